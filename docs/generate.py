@@ -1,0 +1,162 @@
+"""Writes the generated pages and pictures of docs/: `make docs`.
+
+The wire page is read off the message types, so it cannot say anything else than they do.
+"""
+
+import random
+from pathlib import Path
+from typing import Any
+
+from msgspec import inspect
+
+from anabranch.core import codec, frames
+from anabranch.core.ids import StreamPart, show
+from anabranch.core.messages import Contact, Control
+from anabranch.core.messages.data import Body, Item
+from anabranch.sim.cluster import Cluster
+from anabranch.sim.network import Plane
+from anabranch.sim.simulator import START_AT, Simulator
+from anabranch.traces import schema
+from anabranch.traces.recorder import Recorder
+
+DOCS = Path(__file__).parent
+
+INTRO = f"""# The wire protocol
+
+Generated from the message types by `make docs`; do not edit.
+
+Version {codec.PROTOCOL_VERSION}. A link carries packets. The first byte of a packet is the
+version, the second its kind. A packet of another version, or one that breaks a limit below,
+costs its sender the link.
+
+| packet | bytes | at most |
+|---|---|---|
+| control | version, 0, a msgpack array that begins with a tag | {codec.MAX_CONTROL_BYTES:,} bytes |
+| data | version, 1, overlay, length of the route, route, frame | {codec.MAX_PACKET_BYTES:,} bytes |
+
+## Frames
+
+A frame is one signed batch of one or more consecutive messages of one publisher chain. It is
+forwarded byte for byte. All integers are big-endian.
+
+| field | bytes | meaning |
+|---|---|---|
+| version | 1 | {frames.FRAME_VERSION} |
+| part | 16 | SHA-256 of the stream's name and partition, cut off |
+| publisher | 20 | address: the last 20 bytes of Keccak-256 of the public key |
+| chain | 8 | drawn at random by the publisher at every start, per part |
+| previous | 8 | number of the chain's message before the frame; 0: the chain begins here |
+| first, last | 8 + 8 | numbers of the first and the last message |
+| count | 2 | messages, 1 to 256 |
+| length | 4 | of the body |
+| body | length | see below |
+| signature | 64 | secp256k1, (r, s) with low s, of SHA-256("anabranch frame v1\\0", all before) |
+
+A number is (timestamp in ms << 20) | sequence. The signature carries no recovery id: the key of
+a publisher seen for the first time is recovered by trying both.
+"""
+
+
+def limits(kind: inspect.Type) -> str:
+    """Say in words what a type admits."""
+    if isinstance(kind, inspect.StructType):
+        return kind.cls.__name__
+    if isinstance(kind, inspect.VarTupleType):
+        return f"up to {kind.max_length or 'any number'} of: {limits(kind.item_type)}"
+    name = type(kind).__name__.removesuffix("Type").lower()
+    words = []
+    if isinstance(kind, inspect.IntType) and (kind.ge is not None or kind.le is not None):
+        low = kind.ge if kind.ge is not None else 0
+        high = kind.le if kind.le is not None else (kind.lt or 0) - 1
+        words.append(f"{low} to {high:,}" if high < 2**62 else f"{low} to 2^63 - 1")
+    if isinstance(kind, inspect.StrType | inspect.BytesType) and kind.max_length is not None:
+        same = kind.min_length == kind.max_length
+        words.append(f"{kind.max_length:,} bytes" if same else f"up to {kind.max_length:,}")
+    return ", ".join([name, *words])
+
+
+def message_table(kind: type[Any]) -> str:
+    """Describe one message."""
+    described = inspect.type_info(kind)
+    assert isinstance(described, inspect.StructType)
+    tag = f", tag {described.tag}" if described.tag is not None else ""
+    text = f"\n### {kind.__name__}{tag}\n\n{(kind.__doc__ or '').strip()}\n\n"
+    text = "\n".join(line.strip() for line in text.splitlines()) + "\n"
+    rows = [f"| {f.name} | {limits(f.type)} |" for f in described.fields]
+    return text + "\n".join(["| field | limits |", "|---|---|", *rows]) + "\n"
+
+
+def wire_page() -> str:
+    """Write the whole page."""
+    page = INTRO + "\nA body is a msgpack array; `items` holds another, of Items.\n"
+    page += "".join(message_table(kind) for kind in (Body, Item))
+    page += "\n## Control messages\n"
+    page += "".join(message_table(kind) for kind in (*Control.__args__, Contact, StreamPart))
+    return page
+
+
+def picture(path: Path) -> None:
+    """Draw one message's flood through a city's overlay."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    mpl.rcParams["svg.hashsalt"] = "anabranch"
+    import matplotlib.pyplot as plt
+
+    plane = Plane(61, 1.0, 12.0, random.Random(5))
+    records: list[schema.Record] = []
+    sim = Simulator(plane, 5, Recorder(records.append))
+    cluster = Cluster(sim, 5, nodes=60)
+    part = cluster.parts[0]
+    for node in cluster.peers:
+        cluster.subscribe(node, part)
+    sim.run(START_AT + 15)
+    cluster.publish(cluster.peers[0], part, [b"x"])
+    sim.run(sim.now + 1)
+    at = {show(node.id): plane.place(node.place) for node in cluster.peers}
+    figure, axes = plt.subplots(figsize=(8, 4.6))
+
+    def line(a: str, b: str, color: str, width: float) -> None:
+        (ax, ay), (bx, by) = at[a], at[b]
+        axes.plot([ax, bx], [ay, by], color=color, lw=width, zorder=1)
+
+    for node in cluster.peers:
+        for peer in cluster.neighbours(node, part):
+            if node.id < peer:
+                line(show(node.id), show(peer), "#ccd5dd", 0.6)
+    for record in records:
+        if isinstance(record, schema.Received):
+            line(record.peer, record.node, "#4f7f86", 1.3)
+    delay_ms = {r.node: r.delay_ms for r in records if isinstance(r, schema.Delivered)}
+    xs, ys = zip(*at.values(), strict=True)
+    delays = [delay_ms[node] for node in at]
+    dots = axes.scatter(xs, ys, c=delays, s=60, cmap="viridis_r", zorder=2, edgecolors="white")
+    axes.scatter(xs[:1], ys[:1], s=190, facecolors="none", edgecolors="#d1495b", lw=2, zorder=3)
+    axes.annotate(
+        "publisher",
+        (xs[0], ys[0]),
+        (9, 9),
+        textcoords="offset points",
+        color="#d1495b",
+        fontsize=11,
+        fontweight="bold",
+    )
+    figure.colorbar(dots, label="first copy after (ms)")
+    axes.set_axis_off()
+    axes.set_title(
+        "One message through 60 nodes of a city; dark: the links that brought a first copy",
+        fontsize=10,
+    )
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=150)
+
+
+def main() -> None:
+    """Write everything."""
+    (DOCS / "wire-protocol.md").write_text(wire_page())
+    picture(DOCS / "pictures" / "flood.svg")
+    print("docs: wrote wire-protocol.md and pictures/flood.svg")
+
+
+if __name__ == "__main__":
+    main()

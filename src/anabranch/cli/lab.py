@@ -1,0 +1,125 @@
+"""`anabranch lab`: the papers' experiments, with the papers' figures beside ours."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from anabranch.cli.console import fail
+
+if TYPE_CHECKING:  # the lab's own imports are slow, and optional: see `experiments`
+    from anabranch.lab import experiment as lab
+
+app = typer.Typer(no_args_is_help=True, help="Run the papers' experiments.")
+
+
+def experiments() -> "dict[str, lab.Experiment]":
+    """Load the lab, which needs more than the rest of the program."""
+    try:
+        from anabranch.lab.experiments import EXPERIMENTS
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("anabranch"):
+            raise
+        fail(f"the lab needs {error.name}: install it with pip install 'anabranch[lab]'")
+    return EXPERIMENTS
+
+
+@app.command("list")
+def list_experiments() -> None:
+    """List the experiments."""
+    shown = Table(box=box.SIMPLE, show_header=False)
+    for experiment in experiments().values():
+        shown.add_row(experiment.name, experiment.about)
+    Console().print(shown)
+
+
+@app.command()
+def run(
+    name: Annotated[str, typer.Argument(help="One of those that `lab list` shows.")],
+    nodes: Annotated[str | None, typer.Option(help="How many, e.g. 32 or 32,64.")] = None,
+    repeats: Annotated[int | None, typer.Option(help="Repeats for each number of nodes.")] = None,
+    degree: Annotated[int | None, typer.Option(help="Neighbours of each node.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Same seed, same rows.")] = None,
+    overlay: Annotated[str | None, typer.Option(help="How neighbours are chosen.")] = None,
+    underlay: Annotated[str | None, typer.Option(help="The network below.")] = None,
+    engine: Annotated[str, typer.Option(help="Where it runs: local.")] = "local",
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per row.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="A folder for the picture, the rows and the options.")
+    ] = None,
+) -> None:
+    """Run an experiment; print its table, or its rows as JSON."""
+    known = experiments()
+    from anabranch.lab.experiment import OptionError
+
+    if name not in known:
+        fail(f"no experiment is called {name!r}: choose one of {', '.join(known)}")
+    if engine != "local":
+        fail(f"--engine {engine} is not there: use --engine local")
+    experiment = known[name]
+    try:
+        params = experiment.params(
+            nodes=None if nodes is None else numbers(nodes),
+            repeats=repeats,
+            degree=degree,
+            seed=seed,
+            overlay=overlay,
+            underlay=underlay,
+        )
+        if out is not None:
+            out.mkdir(parents=True, exist_ok=True)
+    except OptionError as error:
+        fail(str(error))
+    except OSError as error:
+        fail(f"--out {out} cannot be made a folder ({error.strerror}): name another")
+    rows: list[dict[str, Any]] = []
+    samples: lab.Samples | None = {} if out is not None else None
+    # Rows that appear on the screen are progress enough, and a bar would run into them.
+    with progress_bar(experiment.title, shown=not (as_json and sys.stdout.isatty())) as progress:
+        for row in experiment.run(params, progress, samples):
+            rows.append(row)
+            if as_json:
+                print(json.dumps(row), flush=True)
+    if not as_json:
+        Console().print(experiment.table(rows))
+    if out is not None and samples is not None:
+        experiment.draw(rows, samples, out / f"{name}.png")
+        (out / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        options = {"experiment": name, "engine": engine} | asdict(params)
+        (out / f"{name}.options.json").write_text(json.dumps(options, indent=2) + "\n")
+        typer.echo(f"wrote {name}.png, {name}.jsonl and {name}.options.json to {out}", err=True)
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """Read a list such as 32,64."""
+    try:
+        return tuple(int(word) for word in text.split(","))
+    except ValueError:
+        fail(f"--nodes {text!r} is not a list of numbers: write for example --nodes 32,64")
+
+
+@contextmanager
+def progress_bar(title: str, shown: bool) -> "Iterator[lab.Progress]":
+    """Show progress on standard error, if somebody is there to see it."""
+    console = Console(stderr=True)
+    with Progress(
+        console=console,
+        transient=True,
+        redirect_stdout=False,  # or else rich would send our rows to standard error, too
+        disable=not (shown and console.is_terminal),
+    ) as bar:
+        task = bar.add_task(title, total=1.0)
+
+        def progress(done: float, /) -> None:
+            bar.update(task, completed=done)
+
+        yield progress

@@ -1,0 +1,125 @@
+"""`anabranch simulate`: run a scenario from a seed, and say what it showed."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich import box
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from anabranch.cli.console import fail
+from anabranch.core.errors import LocalError
+from anabranch.sim.random_scenario import random_scenario
+from anabranch.sim.scenario import Run, Scenario, builtin_names, load
+from anabranch.traces.files import TraceWriter
+from anabranch.traces.recorder import Recorder
+
+RANDOM = "random"  # the scenarios of `make soak`
+
+
+def simulate(
+    scenario: Annotated[
+        str,
+        typer.Argument(
+            help=f"A TOML file, or one of: {', '.join(builtin_names())}; "
+            "or random, which draws one from the seed."
+        ),
+    ],
+    seed: Annotated[int, typer.Option(help="Same seed, same run, byte for byte.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON lines: options, result.")] = False,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write every event to this .jsonl or .parquet file.")
+    ] = None,
+) -> None:
+    """Simulate a network, its workload and its faults, and check that it behaves."""
+    try:
+        chosen = random_scenario(seed) if scenario == RANDOM else load(scenario)
+        writer = TraceWriter(trace)
+    except (LocalError, OSError) as error:
+        fail(str(error))
+    _show_options(chosen, seed, as_json)
+    with writer, _progress(chosen, as_json) as progress:
+        run = Run(chosen, seed, Recorder(writer.write), progress=progress.moved)
+        run.go()
+    result = run.report() | {"trace_records": writer.records, "trace_sha256": writer.sha256()}
+    if as_json:
+        typer.echo(json.dumps(result))
+    else:
+        _show_result(result, trace)
+    if result["violations"]:
+        raise typer.Exit(1)
+
+
+def _show_options(scenario: Scenario, seed: int, as_json: bool) -> None:
+    """Print the seed and every option first, so that any run can be run again."""
+    options = {"seed": seed, **msgspec.to_builtins(scenario)}
+    if as_json:
+        typer.echo(json.dumps(options))
+        return
+    typer.echo(f"{scenario.name}, seed {seed}: {scenario.about}".rstrip(": "))
+    faults = options.pop("faults")
+    packets = faults.pop("packets")
+    shown = {**options, **faults, **packets}
+    skip = ("seed", "name", "about")
+    plain = [f"{key}={value}" for key, value in shown.items() if key not in skip]
+    Console(highlight=False, soft_wrap=False).print("[dim]" + " ".join(plain) + "[/dim]")
+
+
+class _progress:  # noqa: N801 - reads as a verb where it is used
+    """A bar on standard error while simulated time passes."""
+
+    def __init__(self, scenario: Scenario, quiet: bool) -> None:
+        console = Console(stderr=True)
+        hidden = quiet or not console.is_terminal
+        self._bar = Progress(console=console, transient=True, disable=hidden)
+        self._task = self._bar.add_task(f"simulating {scenario.name}", total=None)
+
+    def __enter__(self) -> "_progress":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.stop()
+
+    def moved(self, done_s: float, total_s: float) -> None:
+        """Show how far simulated time has come."""
+        self._bar.update(self._task, completed=done_s, total=total_s)
+
+
+def _show_result(result: dict[str, Any], trace: Path | None) -> None:
+    table = Table(box=box.SIMPLE, show_header=False, pad_edge=False)
+    table.add_column(style="dim")
+    table.add_column(justify="right")
+    mishaps = ("crashes", "churns", "tracker_crashes", "partitions", "clogs")
+    rows = {
+        "frames published": result["frames_published"],
+        "deliveries": result["deliveries"],
+        "lost at nodes alive throughout": result["lost_at_nodes_alive_throughout"],
+        "delay, mean": f"{result['delay_mean_ms']:.1f} ms",
+        "delay, p50": f"{result['delay_p50_ms']:.1f} ms",
+        "delay, p99": f"{result['delay_p99_ms']:.1f} ms",
+        "hops, mean": f"{result['hops_mean']:.2f}",
+        "duplicates per delivery": f"{result['duplicates_per_delivery']:.2f}",
+        **{name.replace("_", " "): result[name] for name in mishaps if result[name]},
+        "events handled": f"{result['events']:,}",
+        "simulated": f"{result['simulated_s']:.0f} s",
+        "trace": f"{result['trace_records']:,} records",
+    }
+    for name, value in rows.items():
+        table.add_row(name, str(value))
+    Console().print(table)
+    typer.echo(f"trace sha256 {result['trace_sha256']}")
+    if trace is not None:
+        typer.echo(f"trace written to {trace}")
+    for violation in result["violations"]:
+        typer.echo(f"VIOLATION {violation}", err=True)
+    if result["violations"]:
+        typer.echo(f"{len(result['violations'])} violations: run the same seed again", err=True)
+    else:
+        typer.echo("all checks hold: safety throughout, liveness after the faults")
+    sys.stdout.flush()

@@ -1,0 +1,77 @@
+"""Packets: what one link carries at a time.
+
+    version (1) | 0 | control message, msgpack
+    version (1) | 1 | overlay (1) | route length (1) | route | frame
+
+A limit stands on every field (in the types) and on the whole (here). Hostile bytes raise
+RemoteError and nothing else.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from anabranch.core.errors import RemoteError
+from anabranch.core.frames import MAX_FRAME_BYTES
+from anabranch.core.messages import Control
+
+PROTOCOL_VERSION = 1
+CONTROL, DATA = 0, 1
+MAX_CONTROL_BYTES = 128 * 1024  # an Instruction with 64 addresses of 255 wide characters fits
+MAX_ROUTE_BYTES = 64
+MAX_PACKET_BYTES = 4 + MAX_ROUTE_BYTES + MAX_FRAME_BYTES
+
+DATA_HEAD = bytes([PROTOCOL_VERSION, DATA])
+_CONTROL_HEAD = bytes([PROTOCOL_VERSION, CONTROL])
+_encode = msgspec.msgpack.Encoder().encode
+_decode: Callable[[bytes | memoryview], Control] = msgspec.msgpack.Decoder(Control).decode
+
+
+def encode(message: Control) -> bytes:
+    """Make the packet of a control message."""
+    packet = _CONTROL_HEAD + _encode(message)
+    assert len(packet) <= MAX_CONTROL_BYTES, type(message).__name__
+    return packet
+
+
+def kind(data: bytes) -> int:
+    """Tell a control packet from a data packet, refusing everything else."""
+    if len(data) < 3:
+        raise RemoteError("packet-size", f"{len(data)} bytes")
+    if data[0] != PROTOCOL_VERSION:
+        raise RemoteError("protocol-version", f"{data[0]}, ours is {PROTOCOL_VERSION}")
+    if data[1] > DATA:
+        raise RemoteError("packet-kind", str(data[1]))
+    return data[1]
+
+
+def decode(data: bytes) -> Control:
+    """Read a control packet."""
+    if kind(data) != CONTROL:
+        raise RemoteError("packet-kind", "data where control was due")
+    if len(data) > MAX_CONTROL_BYTES:
+        raise RemoteError("packet-size", f"{len(data)} bytes of control")
+    try:
+        return _decode(memoryview(data)[2:])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RemoteError("malformed", str(error)) from error
+
+
+def carry_head(overlay: int, route: bytes) -> bytes:
+    """Make what stands before a frame in its packet."""
+    assert len(route) <= MAX_ROUTE_BYTES
+    return bytes((PROTOCOL_VERSION, DATA, overlay, len(route))) + route
+
+
+def frame_start(data: bytes) -> int:
+    """Return where the frame begins in a data packet."""
+    if len(data) > MAX_PACKET_BYTES or len(data) < 5:
+        raise RemoteError("packet-size", f"{len(data)} bytes of data")
+    if data[3] > MAX_ROUTE_BYTES:
+        raise RemoteError("route-size", str(data[3]))
+    return 4 + data[3]
+
+
+def overlay_of(data: bytes) -> int:
+    """Return which overlay's route a data packet carries."""
+    return data[2]

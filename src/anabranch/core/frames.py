@@ -1,0 +1,133 @@
+"""Frames: one signed batch of one or more consecutive messages of one publisher chain.
+
+    head (75 bytes, fixed) | body (msgpack) | signature (64 bytes)
+
+The head is read with one `unpack_from` and is all that a node needs to drop a known copy. The
+signature covers a domain tag and every byte before it; the head is of fixed size and holds the
+body's length, so no two frames share an encoding. A frame is forwarded byte for byte.
+
+`previous` is the number of the chain's message before the frame (0: the chain begins here).
+Nothing lies between it and `first`, so a frame settles the numbers (previous, last].
+"""
+
+import hashlib
+import struct
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import msgspec
+
+from anabranch.core.errors import RemoteError
+from anabranch.core.ids import MAX_SEQUENCE, SEQUENCE_BITS, ChainKey, FrameHead, PartKey
+from anabranch.core.machine import Draft
+from anabranch.core.messages.data import (
+    MAX_FRAME_BODY_BYTES,
+    MAX_FRAME_MESSAGES,
+    Body,
+    Item,
+    Items,
+)
+
+FRAME_VERSION = 1
+HEAD = struct.Struct(">B16s28sQQQHI")
+SIGNATURE_BYTES = 64
+MIN_FRAME_BYTES = HEAD.size + 1 + SIGNATURE_BYTES
+MAX_FRAME_BYTES = HEAD.size + MAX_FRAME_BODY_BYTES + SIGNATURE_BYTES
+
+_DOMAIN = b"anabranch frame v1\0"
+_NUMBERS_END = 1 << 63
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_body = msgspec.msgpack.Decoder(Body).decode
+_decode_items = msgspec.msgpack.Decoder(Items).decode
+
+
+class Message(msgspec.Struct, frozen=True, gc=False):
+    """One message as the application sees it."""
+
+    number: int
+    content: bytes
+    content_type: int
+
+    @property
+    def timestamp_ms(self) -> int:
+        """When its publisher published it."""
+        return self.number >> SEQUENCE_BITS
+
+    @property
+    def sequence(self) -> int:
+        """Its place among the messages of that millisecond."""
+        return self.number & MAX_SEQUENCE
+
+
+def peek(data: bytes, at: int = 0) -> FrameHead:
+    """Read the head of the frame that fills `data` from `at` to the end."""
+    if not MIN_FRAME_BYTES <= len(data) - at <= MAX_FRAME_BYTES:
+        raise RemoteError("frame-size", f"{len(data) - at} bytes")
+    version, part, chain, previous, first, last, count, body = HEAD.unpack_from(data, at)
+    if version != FRAME_VERSION:
+        raise RemoteError("frame-version", str(version))
+    if body != len(data) - at - HEAD.size - SIGNATURE_BYTES:
+        raise RemoteError("frame-length", f"says {body} bytes of body")
+    # A frame of `count` messages needs that many different numbers, and one message needs one.
+    spare = last - first + 1 - count
+    if not (previous < first <= last < _NUMBERS_END and 1 <= count <= MAX_FRAME_MESSAGES):
+        raise RemoteError("frame-numbers", f"{previous} {first} {last} {count}")
+    if spare < 0 or (count == 1 and spare):
+        raise RemoteError("frame-numbers", f"{count} messages from {first} to {last}")
+    return FrameHead(part, chain, previous, first, last, count)
+
+
+def digest(frame: bytes) -> bytes:
+    """Hash what the signature covers."""
+    return hashlib.sha256(_DOMAIN + frame[:-SIGNATURE_BYTES]).digest()
+
+
+def signature(frame: bytes) -> bytes:
+    """Return the signature a frame carries."""
+    return frame[-SIGNATURE_BYTES:]
+
+
+def build(
+    part: PartKey,
+    chain: ChainKey,
+    previous: int,
+    drafts: Sequence[tuple[int, Draft]],
+    sign: Callable[[bytes], bytes],
+) -> bytes:
+    """Make and sign the frame of numbered drafts."""
+    assert 1 <= len(drafts) <= MAX_FRAME_MESSAGES
+    first, last = drafts[0][0], drafts[-1][0]
+    items = [Item(number - first, d.content_type, d.content) for number, d in drafts]
+    body = _encode(Body(_encode(items)))
+    assert previous < first <= last
+    assert len(body) <= MAX_FRAME_BODY_BYTES
+    head = HEAD.pack(FRAME_VERSION, part, chain, previous, first, last, len(drafts), len(body))
+    return head + body + sign(hashlib.sha256(_DOMAIN + head + body).digest())
+
+
+def messages(frame: bytes) -> list[Message]:
+    """Open a frame whose signature has been verified.
+
+    What is wrong here was signed so by the publisher; the neighbour who carried it is innocent.
+    """
+    head = peek(frame)
+    try:
+        body = _decode_body(frame[HEAD.size : -SIGNATURE_BYTES])
+        if body.encryption:
+            raise RemoteError("encrypted", f"with method {body.encryption}")
+        items = _decode_items(body.items)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise RemoteError("frame-body", str(error)) from error
+    numbers = [head.first + item.ahead for item in items]
+    ascending = all(a < b for a, b in pairwise(numbers))
+    if (
+        len(items) != head.count
+        or not ascending
+        or (numbers[0], numbers[-1]) != (head.first, head.last)
+    ):
+        raise RemoteError("frame-body", "messages do not match the head")
+    return [
+        Message(number, item.content, item.content_type)
+        for number, item in zip(numbers, items, strict=True)
+    ]

@@ -1,0 +1,142 @@
+"""Who signs: secp256k1 keys whose address names the node, and a cheap stand-in for simulation.
+
+A signature is 64 bytes, (r, s) with low s, over a 32-byte digest. It carries no recovery id: a
+node that knows the publisher's key would not look at one, and a node that does not would reject
+a frame whose id had been tampered with on the way, so the two would disagree about one frame.
+The key of a publisher seen for the first time is recovered by trying both ids, once, and kept;
+from then on a frame costs one plain verification.
+"""
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from coincurve import PrivateKey, PublicKey
+from coincurve._libsecp256k1 import ffi, lib
+from coincurve.context import GLOBAL_CONTEXT
+from Crypto.Hash import keccak
+
+from anabranch.core.errors import LocalError
+from anabranch.core.ids import NODE_ID_BYTES, NodeId
+
+KEY_BYTES = 32
+MAX_KNOWN_KEYS = 10_000
+
+Verify = Callable[[NodeId, bytes, bytes], bool]  # publisher, digest, signature
+
+
+class Signer(Protocol):
+    """Something that signs digests in the name of one node."""
+
+    node: NodeId
+
+    def sign(self, digest: bytes) -> bytes:
+        """Return the 64-byte signature of a 32-byte digest."""
+
+
+def address_of(key: PublicKey) -> NodeId:
+    """Return the Ethereum address of a public key."""
+    hashed = keccak.new(digest_bits=256, data=key.format(compressed=False)[1:]).digest()
+    return NodeId(hashed[-NODE_ID_BYTES:])
+
+
+class Identity:
+    """A node's own key."""
+
+    def __init__(self, secret: bytes) -> None:
+        if len(secret) != KEY_BYTES:
+            raise LocalError(f"a key has {KEY_BYTES} bytes, this one has {len(secret)}")
+        try:
+            self._key = PrivateKey(secret)
+        except ValueError as error:
+            raise LocalError("these bytes are no secp256k1 key: make a new one") from error
+        self.node = address_of(self._key.public_key)
+
+    def sign(self, digest: bytes) -> bytes:
+        """Sign with a deterministic nonce (RFC 6979), so that no entropy is needed."""
+        return self._key.sign_recoverable(digest, hasher=None)[:64]
+
+
+class KnownKeys:
+    """Verifies signatures, remembering the keys of the publishers it has met."""
+
+    def __init__(self, bound: int = MAX_KNOWN_KEYS) -> None:
+        self._bound = bound
+        self._keys: OrderedDict[NodeId, Any] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def verify(self, publisher: NodeId, digest: bytes, signature: bytes) -> bool:
+        """Tell whether `publisher` signed `digest`."""
+        if len(signature) != 64 or len(digest) != 32:  # the library below reads that many bytes
+            return False
+        key = self._keys.get(publisher)
+        if key is None:
+            found = _recover(publisher, digest, signature)
+            if found is None:
+                return False
+            key = found.public_key
+        else:
+            self._keys.move_to_end(publisher)
+        # Recovery accepts a high s and plain verification does not, so every frame passes here.
+        parsed = ffi.new("secp256k1_ecdsa_signature *")
+        if not lib.secp256k1_ecdsa_signature_parse_compact(GLOBAL_CONTEXT.ctx, parsed, signature):
+            return False
+        if not lib.secp256k1_ecdsa_verify(GLOBAL_CONTEXT.ctx, parsed, digest, key):
+            return False
+        if publisher not in self._keys:
+            self._keys[publisher] = key
+            if len(self._keys) > self._bound:
+                self._keys.popitem(last=False)
+        return True
+
+
+def _recover(publisher: NodeId, digest: bytes, signature: bytes) -> PublicKey | None:
+    for recovery_id in (b"\0", b"\1"):
+        try:
+            key = PublicKey.from_signature_and_message(signature + recovery_id, digest, hasher=None)
+        except ValueError:
+            continue
+        if address_of(key) == publisher:
+            return key
+    return None
+
+
+class CheapKeys:
+    """For simulation: keyed hashes instead of curves, a thousandth of the cost.
+
+    A node holds only its own CheapIdentity, and `verify` answers yes or no, so a node that does
+    not hold a secret cannot sign with it: forging is still forging.
+    """
+
+    def __init__(self) -> None:
+        self._secrets: dict[NodeId, bytes] = {}
+
+    def identity(self, secret: bytes) -> "CheapIdentity":
+        """Make the identity of a secret and let everyone verify it."""
+        identity = CheapIdentity(secret)
+        self._secrets[identity.node] = secret
+        return identity
+
+    def verify(self, publisher: NodeId, digest: bytes, signature: bytes) -> bool:
+        """Tell whether `publisher` signed `digest`."""
+        secret = self._secrets.get(publisher)
+        return secret is not None and signature == _keyed(secret, digest)
+
+
+class CheapIdentity:
+    """A simulated node's own key."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+        self.node = NodeId(hashlib.sha256(b"cheap address" + secret).digest()[:NODE_ID_BYTES])
+
+    def sign(self, digest: bytes) -> bytes:
+        """Return the keyed hash that stands for a signature."""
+        return _keyed(self._secret, digest)
+
+
+def _keyed(secret: bytes, digest: bytes) -> bytes:
+    return hashlib.blake2b(digest, key=secret, digest_size=64).digest()

@@ -1,0 +1,235 @@
+"""The one loop: `effects = machine.handle(event, now)`.
+
+Events are what can happen to a protocol participant, effects are what it wants done. Both are
+small structs; a driver (live/ or sim/) turns the world into the first and the second into the
+world. A machine opens no socket, reads no clock and draws no global randomness.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from anabranch.core.ids import FrameHead, NodeId, StreamPart
+from anabranch.core.messages import Control
+
+# --- What can happen ------------------------------------------------------------------------
+
+
+class Received(msgspec.Struct, gc=False):
+    """A packet came over the link from `sender`, whose identity the transport has proved."""
+
+    sender: NodeId
+    data: bytes
+
+
+class Wakeup(msgspec.Struct, gc=False):
+    """The time in `wakeup_at` has come."""
+
+
+class LinkUp(msgspec.Struct, gc=False):
+    """A link to `peer` stands, whoever dialled; the handshake may have measured its round trip."""
+
+    peer: NodeId
+    rtt_s: float | None = None
+
+
+class LinkDown(msgspec.Struct, gc=False):
+    """The link to `peer` ended, or dialling it failed."""
+
+    peer: NodeId
+    reason: str
+
+
+class Rtt(msgspec.Struct, gc=False):
+    """The transport measured the round trip to `peer` anew."""
+
+    peer: NodeId
+    seconds: float
+
+
+class Congested(msgspec.Struct, gc=False):
+    """What waits for `peer` has passed the high mark of its queue."""
+
+    peer: NodeId
+
+
+class Writable(msgspec.Struct, gc=False):
+    """What waits for `peer` has fallen below the low mark again."""
+
+    peer: NodeId
+
+
+class Subscribe(msgspec.Struct, gc=False):
+    """The application wants the messages of `part`."""
+
+    part: StreamPart
+
+
+class Unsubscribe(msgspec.Struct, gc=False):
+    """The application wants them no more; what it publishes there keeps the node in the overlay."""
+
+    part: StreamPart
+
+
+class Draft(msgspec.Struct, frozen=True, gc=False):
+    """A message to be: `ticket` comes back in its Outcome."""
+
+    content: bytes
+    content_type: int = 0
+    ticket: int = 0
+
+
+class Publish(msgspec.Struct):
+    """The application publishes; drafts that are handed over together may leave in one frame."""
+
+    part: StreamPart
+    drafts: Sequence[Draft]
+
+
+class Retire(msgspec.Struct, gc=False):
+    """The application publishes to `part` no more; its subscription keeps it in the overlay."""
+
+    part: StreamPart
+
+
+Event = (
+    Received
+    | Wakeup
+    | LinkUp
+    | LinkDown
+    | Rtt
+    | Congested
+    | Writable
+    | Subscribe
+    | Unsubscribe
+    | Publish
+    | Retire
+)
+
+# --- What a machine wants done --------------------------------------------------------------
+
+
+class Send(msgspec.Struct, gc=False):
+    """Send a control message."""
+
+    to: NodeId
+    message: Control
+
+
+class Forward(msgspec.Struct):
+    """Send one frame, byte for byte, to each peer with that peer's route."""
+
+    overlay: int
+    head: FrameHead
+    branches: Sequence[tuple[NodeId, bytes]]
+    frame: bytes
+
+
+class Published(msgspec.Struct, gc=False):
+    """Take note of a frame we have just made and signed."""
+
+    head: FrameHead
+    frame: bytes
+
+
+class Deliver(msgspec.Struct, gc=False):
+    """Hand a frame's messages to the application, once."""
+
+    part: StreamPart
+    head: FrameHead
+    frame: bytes
+    hops: int
+
+
+class Dropped(msgspec.Struct, gc=False):
+    """A frame ends here, and why."""
+
+    head: FrameHead
+    reason: str
+    peer: NodeId | None = None
+
+
+class Outcome(msgspec.Struct, gc=False):
+    """What became of a draft: `sent`, or why not. Exactly one for every draft."""
+
+    ticket: int
+    result: str
+    number: int = 0
+
+
+class Notice(msgspec.Struct, gc=False):
+    """Something the operator or the application may want to know."""
+
+    part: StreamPart | None
+    kind: str
+    detail: str = ""
+
+
+class Connect(msgspec.Struct, gc=False):
+    """Dial `peer`; a LinkUp or a LinkDown answers."""
+
+    peer: NodeId
+    address: str = ""
+
+
+class Disconnect(msgspec.Struct, gc=False):
+    """End the link to `peer`; no LinkDown answers."""
+
+    peer: NodeId
+    reason: str
+
+
+class Hold(msgspec.Struct, gc=False):
+    """From an overlay to its Peer: this overlay needs a link to `peer`, and dials if `dial`."""
+
+    peer: NodeId
+    address: str = ""
+    dial: bool = True
+
+
+class Release(msgspec.Struct, gc=False):
+    """From an overlay to its Peer: this overlay needs the link no more."""
+
+    peer: NodeId
+
+
+Effect = (
+    Send
+    | Forward
+    | Published
+    | Deliver
+    | Dropped
+    | Outcome
+    | Notice
+    | Connect
+    | Disconnect
+    | Hold
+    | Release
+)
+
+
+Sizes = dict[str, tuple[int, int]]  # a bounded table's name: its size and its bound
+
+
+def fullest(tables: Iterable[Sizes]) -> Sizes:
+    """Merge tables; of those with one name, keep the fullest."""
+    merged: Sizes = {}
+    for table in tables:
+        for name, size in table.items():
+            merged[name] = max(merged.get(name, size), size)
+    return merged
+
+
+class Machine(Protocol):
+    """A protocol participant: a peer, a tracker."""
+
+    @property
+    def wakeup_at(self) -> float | None:
+        """When the machine wants a Wakeup: its one timer."""
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        """Take one event; return what is to be done about it."""
+
+    def sizes(self) -> Sizes:
+        """Return every bounded table by name, with its size and its bound."""

@@ -1,0 +1,36 @@
+"""What two neighbours say to each other about a stream part, besides its data."""
+
+from typing import Annotated
+
+import msgspec
+
+from anabranch.core.ids import CHAIN_KEY_BYTES, ChainKey, StreamPart
+
+MAX_RECENT_MS = 60_000
+MAX_PAUSE_MS = 1_000
+
+
+class Meet(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=1):
+    """I take you for my neighbour in `part`: data may flow once both have said so.
+
+    `recent_ms` asks for the frames of that last while: a newcomer misses nothing that was
+    published between its joining and its first neighbour.
+    """
+
+    part: StreamPart
+    reply: bool = False
+    recent_ms: Annotated[int, msgspec.Meta(ge=0, le=MAX_RECENT_MS)] = 0
+
+
+class Bye(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=2):
+    """You are not my neighbour in `part` any more."""
+
+    part: StreamPart
+
+
+class SlowDown(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=3):
+    """A queue on the way of `chain` is full: pass this back to its publisher, who pauses."""
+
+    part: StreamPart
+    chain: Annotated[ChainKey, msgspec.Meta(min_length=CHAIN_KEY_BYTES, max_length=CHAIN_KEY_BYTES)]
+    pause_ms: Annotated[int, msgspec.Meta(ge=1, le=MAX_PAUSE_MS)]

@@ -1,0 +1,52 @@
+"""What nodes and trackers say to each other."""
+
+from typing import Annotated
+
+import msgspec
+
+from anabranch.core.ids import NODE_ID_BYTES, NodeId, StreamPart
+
+MAX_NEIGHBOURS = 64
+MAX_ADDRESS_LENGTH = 255
+MAX_RTT_US = 60_000_000
+
+Node = Annotated[NodeId, msgspec.Meta(min_length=NODE_ID_BYTES, max_length=NODE_ID_BYTES)]
+Nodes = Annotated[tuple[Node, ...], msgspec.Meta(max_length=MAX_NEIGHBOURS)]
+Address = Annotated[str, msgspec.Meta(max_length=MAX_ADDRESS_LENGTH)]
+Counter = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+RttUs = Annotated[int, msgspec.Meta(ge=0, le=MAX_RTT_US)]
+
+
+class Contact(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A node and where it listens; the address is empty where the transport needs none."""
+
+    node: Node
+    address: Address = ""
+
+
+class Status(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=16):
+    """A node's place in one overlay: the last instruction it carried out and what came of it.
+
+    Counter 0 says that it has carried out none: it has just joined, or restarted.
+    """
+
+    part: StreamPart
+    counter: Counter
+    neighbours: Nodes = ()
+    rtts_us: Annotated[tuple[RttUs, ...], msgspec.Meta(max_length=MAX_NEIGHBOURS)] = ()
+    address: Address = ""
+
+
+class Instruction(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=17):
+    """A tracker's word to a node: be neighbour of exactly these, dial these and accept those."""
+
+    part: StreamPart
+    counter: Counter
+    connect: Annotated[tuple[Contact, ...], msgspec.Meta(max_length=MAX_NEIGHBOURS)] = ()
+    accept: Nodes = ()
+
+
+class Leave(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=18):
+    """A node leaves one overlay in good order."""
+
+    part: StreamPart

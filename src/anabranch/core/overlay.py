@@ -1,0 +1,162 @@
+"""The strategy contract: what an overlay may be told, and what it may answer.
+
+An overlay decides who is whose neighbour in a stream part and where a frame goes next. Its Peer
+keeps everything that all overlays share: links, duplicates, signatures, delivery.
+"""
+
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+import msgspec
+
+from anabranch.core.errors import LocalError
+from anabranch.core.ids import FrameHead, NodeId, PartKey, StreamPart
+from anabranch.core.machine import Effect, Sizes
+from anabranch.core.messages import Contact, Control
+from anabranch.core.messages.tracker import MAX_NEIGHBOURS
+
+DEFAULT_DEGREE = 4
+
+
+class PartSettings(msgspec.Struct, frozen=True):
+    """What the registry says of a stream part."""
+
+    overlay: str = "random-regular"
+    degree: int = DEFAULT_DEGREE
+    trackers: tuple[Contact, ...] = ()  # in the order in which a node turns to them
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.degree <= MAX_NEIGHBOURS:
+            raise LocalError(f"degree {self.degree}: a node has from 2 to {MAX_NEIGHBOURS}")
+
+
+Directory = Callable[[StreamPart], PartSettings | None]  # None: there is no such stream
+
+
+class Carried(msgspec.Struct, gc=False):
+    """A frame on its way, with what its overlay wrote on the outside."""
+
+    head: FrameHead
+    route: bytes
+    frame: bytes
+
+
+class RecentFrames:
+    """The frames of the last while, per part: bounded in time, in number and in bytes."""
+
+    def __init__(self, keep_s: float = 30.0, frames: int = 256, size_bytes: int = 1 << 20) -> None:
+        self._keep_s = keep_s
+        self.bounds = (frames, size_bytes)
+        self._frames: dict[PartKey, deque[tuple[float, bytes]]] = {}
+        self._bytes: dict[PartKey, int] = {}
+
+    def add(self, part: PartKey, frame: bytes, now: float) -> None:
+        """Remember a frame and forget what is too old or too much."""
+        frames = self._frames.get(part)
+        if frames is None:
+            frames = self._frames[part] = deque()
+            self._bytes[part] = 0
+        frames.append((now, frame))
+        held = self._bytes[part] + len(frame)
+        while frames and (
+            len(frames) > self.bounds[0]
+            or held > self.bounds[1]
+            or frames[0][0] < now - self._keep_s
+        ):
+            held -= len(frames.popleft()[1])
+        self._bytes[part] = held
+
+    def since(self, part: PartKey, at: float) -> list[bytes]:
+        """Return the frames that came at or after `at`, oldest first."""
+        return [frame for came, frame in self._frames.get(part, ()) if came >= at]
+
+    def forget(self, part: PartKey) -> None:
+        """Drop everything about a part that was left."""
+        self._frames.pop(part, None)
+        self._bytes.pop(part, None)
+
+    def sizes(self) -> Sizes:
+        """Return the fullest part's frames and bytes with their bounds."""
+        return {
+            "recent frames": (max(map(len, self._frames.values()), default=0), self.bounds[0]),
+            "recent bytes": (max(self._bytes.values(), default=0), self.bounds[1]),
+        }
+
+
+class Overlay:
+    """Base of all overlays: the defaults do nothing; override what you need.
+
+    Effects may hold `Hold` and `Release`, balanced: the Peer dials when the first hold comes and
+    hangs up after the last one goes.
+    """
+
+    code: ClassVar[int]  # stands in every data packet
+    sees_copies: ClassVar[bool] = False  # whether `carry` is called for every later copy, too
+    noiseless: ClassVar[bool] = False  # declared here; the simulator's checkers hold it to that
+    wakeup_at: float | None = None
+
+    def __init__(
+        self,
+        me: Contact,
+        rng: random.Random,
+        recent: RecentFrames,
+        linked: Callable[[NodeId], bool],
+    ) -> None:
+        self.me = me
+        self.rng = rng
+        self.recent = recent
+        self.linked = linked  # whether a link to a peer stands
+
+    def join(self, part: StreamPart, settings: PartSettings, now: float) -> list[Effect]:
+        """Become a member of the part's overlay."""
+        return []
+
+    def leave(self, part: StreamPart, now: float) -> list[Effect]:
+        """Stop being a member."""
+        return []
+
+    def publish(self, part: StreamPart, carried: Carried, now: float) -> list[Effect]:
+        """Send our own frame on its way; no Forward among the effects means nobody is there yet."""
+        return []
+
+    def carry(
+        self, part: StreamPart, carried: Carried, came_from: NodeId, first: bool, now: float
+    ) -> list[Effect]:
+        """See a copy of a frame; the first is verified, later ones are not."""
+        return []
+
+    def receive(self, sender: NodeId, message: Control, now: float) -> list[Effect]:
+        """Take a control message of a part this node is a member of."""
+        return []
+
+    def link(self, peer: NodeId, up: bool, reason: str, now: float) -> list[Effect]:
+        """Learn that a link stands, ended, or could not be dialled."""
+        return []
+
+    def rtt(self, peer: NodeId, seconds: float) -> None:
+        """Learn a round trip."""
+
+    def wake(self, now: float) -> list[Effect]:
+        """Do what is due."""
+        return []
+
+    def neighbours(self, part: StreamPart) -> Sequence[NodeId]:
+        """Return the peers that frames of the part flow to, sorted."""
+        return ()
+
+    def accepts(self, part: StreamPart, sender: NodeId) -> bool:
+        """Tell whether frames of the part may come from `sender`."""
+        return sender in self.neighbours(part)
+
+    def hops(self, route: bytes) -> int:
+        """Read from a route how many links the frame has crossed."""
+        return 0
+
+    def sizes(self) -> Sizes:
+        """Return every bounded table with its bound."""
+        return {}
+
+
+OverlayFactory = Callable[[Contact, random.Random, RecentFrames, Callable[[NodeId], bool]], Overlay]

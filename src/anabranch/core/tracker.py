@@ -1,0 +1,400 @@
+"""The Tracker: who is in which overlay, and whom each should have for neighbours.
+
+Statuses and instructions carry counters (paper 001, section 4.3). The tracker adds one per node
+and part with each instruction; a node echoes the counter of the last one it carried out; a status
+with a lower counter is stale and says nothing about the present. A status that lacks an expected
+neighbour means that the two could not connect: the pair is set apart for a while and both get
+somebody else. Changes are gathered for a moment before they are sent, so that a storm of joins
+costs each node few instructions.
+
+Counter 0 is never stale: it is a node that has just started, perhaps again under the same name.
+A node with a counter this tracker never gave comes from a former life of the tracker (or from
+another one): the links it reports are taken over as they stand.
+
+The tracker keeps the graph of each part through `Topology`, so that another way of choosing
+neighbours needs no other tracker.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from anabranch.core import codec
+from anabranch.core.errors import RemoteError
+from anabranch.core.ids import NodeId, StreamPart
+from anabranch.core.machine import (
+    Disconnect,
+    Effect,
+    Event,
+    LinkDown,
+    LinkUp,
+    Notice,
+    Received,
+    Send,
+    Sizes,
+    Wakeup,
+)
+from anabranch.core.messages import Contact, Instruction, Leave, Status
+from anabranch.core.overlay import Directory
+from anabranch.core.timers import Timers
+
+QUIET_S = 0.1  # instructions leave when nothing has changed for this long,
+AT_MOST_S = 2.0  # or when the first change is this old
+GATHER_S = 2.0  # after a restart: how long links are taken over before any are added
+ABSENT_S = 3.0  # how long a node may be without a link to us
+SILENT_S = 35.0  # how long a node may say nothing: three statuses and a half
+APART_S = 20.0  # how long a pair that could not connect is set apart
+AGAIN_S = 4.0  # how long an instruction may go unanswered before it is sent again
+MEND_EVERY_S = 10.0
+LEAP = 1 << 20  # more instructions than another tracker can have under way to one node
+MAX_PARTS = 10_000
+MAX_NODES_PER_PART = 1_000_000
+MAX_PARTS_PER_NODE = 1_000
+MAX_APART = 10_000  # per part
+
+
+class Topology(Protocol):
+    """The graph of one part: every change returns the nodes whose neighbours changed."""
+
+    def join(self, node: NodeId) -> list[NodeId]:
+        """Add a node and give it neighbours."""
+
+    def leave(self, node: NodeId) -> list[NodeId]:
+        """Remove a node and close the gap."""
+
+    def cut(self, a: NodeId, b: NodeId) -> list[NodeId]:
+        """Part two that could not connect, and find others for them."""
+
+    def add(self, node: NodeId) -> None:
+        """Add a node and no links."""
+
+    def adopt(self, a: NodeId, b: NodeId) -> bool:
+        """Take over a link as it stands."""
+
+    def complete(self) -> list[NodeId]:
+        """Fill what slots are open."""
+
+    def mend(self) -> list[NodeId]:
+        """Join what has come apart."""
+
+    def neighbours(self, node: NodeId) -> Sequence[NodeId]:
+        """Return a node's neighbours."""
+
+
+Suitable = Callable[[NodeId, NodeId], bool]
+MakeTopology = Callable[[int, random.Random, Suitable], Topology]
+
+
+class _Node(msgspec.Struct):
+    """What the tracker knows of a node in one part."""
+
+    counter: int
+    address: str
+    reported: tuple[NodeId, ...]
+    rtts_us: tuple[int, ...] = ()
+    instructed: tuple[NodeId, ...] | None = None  # the neighbours it was last told, sorted
+    sent_at: float = 0.0  # when we instructed it; 0: never yet
+    restarted_at: float = 0.0
+
+
+class _Part:
+    """One overlay: its graph, its nodes, and what is still to be said to them."""
+
+    def __init__(self, part: StreamPart, degree: int, rng: random.Random, make: MakeTopology):
+        self.part = part
+        self.degree = degree
+        self.began_at = 0.0
+        self.nodes: dict[NodeId, _Node] = {}
+        self.owed: dict[NodeId, None] = {}  # an instruction, in the order of the changes
+        self.first_change_at: float | None = None
+        self.gathering = False
+        self.apart: dict[tuple[NodeId, NodeId], float] = {}
+        self.graph = make(degree, rng, self.suitable)
+
+    def suitable(self, a: NodeId, b: NodeId) -> bool:
+        """Two nodes may be linked unless they could not connect a short while ago."""
+        return not self.apart or pair(a, b) not in self.apart
+
+    def reconcile(self, node: NodeId) -> None:
+        """Let a node that left or restarted be tried again by everyone."""
+        for apart in [apart for apart in self.apart if node in apart]:
+            del self.apart[apart]
+
+
+def pair(a: NodeId, b: NodeId) -> tuple[NodeId, NodeId]:
+    """Name a link whichever end is named first."""
+    return (a, b) if a < b else (b, a)
+
+
+_Timer = tuple[str, StreamPart | None, NodeId | None]
+
+
+class Tracker:
+    """A tracker's protocol machine."""
+
+    wakeup_at: float | None = None
+
+    def __init__(
+        self, me: NodeId, directory: Directory, rng: random.Random, topology: MakeTopology
+    ) -> None:
+        self.me = Contact(me)
+        self._directory = directory
+        self._rng = rng
+        self._topology = topology
+        self._parts: dict[StreamPart, _Part] = {}
+        self._parts_of: dict[NodeId, dict[StreamPart, None]] = {}
+        self._timers: Timers[_Timer] = Timers()
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        """Take one event; return what is to be done about it."""
+        effects: list[Effect] = []
+        if type(event) is Received:
+            effects = self._received(event.sender, event.data, now)
+        elif type(event) is Wakeup:
+            effects = self._wake(now)
+        elif type(event) is LinkUp:
+            self._timers.cancel(("absent", None, event.peer))
+            for part in self._parts_of.get(event.peer, ()):  # what we said meanwhile was lost
+                self._parts[part].nodes[event.peer].sent_at = now - AGAIN_S
+        elif type(event) is LinkDown and event.peer in self._parts_of:
+            self._timers.set(("absent", None, event.peer), now + ABSENT_S)
+        self.wakeup_at = self._timers.next_at
+        return effects
+
+    # --- What others may ask --------------------------------------------------------------
+
+    def topology(self, part: StreamPart) -> dict[NodeId, tuple[NodeId, ...]]:
+        """Return every node of a part with its neighbours, sorted."""
+        state = self._parts.get(part)
+        if state is None:
+            return {}
+        return {node: tuple(sorted(state.graph.neighbours(node))) for node in sorted(state.nodes)}
+
+    def rtts_us(self, part: StreamPart) -> dict[tuple[NodeId, NodeId], int]:
+        """Return the round trips that the nodes of a part reported, per reporting node."""
+        state = self._parts.get(part)
+        nodes = state.nodes.items() if state else ()
+        return {
+            (node, peer): rtt
+            for node, known in nodes
+            for peer, rtt in zip(known.reported, known.rtts_us, strict=False)
+            if rtt
+        }
+
+    def sizes(self) -> Sizes:
+        """Return every bounded table by name, with its size and its bound."""
+        parts, per_node = self._parts.values(), self._parts_of.values()
+        return {
+            "tracked parts": (len(self._parts), MAX_PARTS),
+            "nodes of a part": (max((len(p.nodes) for p in parts), default=0), MAX_NODES_PER_PART),
+            "parts of a node": (max(map(len, per_node), default=0), MAX_PARTS_PER_NODE),
+            "pairs apart": (max((len(p.apart) for p in parts), default=0), MAX_APART),
+        }
+
+    # --- Statuses -------------------------------------------------------------------------
+
+    def _received(self, sender: NodeId, data: bytes, now: float) -> list[Effect]:
+        try:
+            message = codec.decode(data)
+            if type(message) is Status:
+                self._status(sender, message, now)
+            elif type(message) is Leave:
+                self._remove(message.part, sender, now)
+            else:
+                raise RemoteError("not-for-trackers", type(message).__name__)
+        except RemoteError as error:
+            self._remove_everywhere(sender, now)
+            fault = Notice(None, "fault", f"{error.reason} from {sender.hex()}")
+            return [fault, Disconnect(sender, error.reason)]
+        return []
+
+    def _status(self, sender: NodeId, status: Status, now: float) -> None:
+        state = self._part(status.part, now)
+        if state is None:
+            return
+        self._timers.set(("silent", status.part, sender), now + SILENT_S)
+        self._timers.cancel(("absent", None, sender))
+        node = state.nodes.get(sender)
+        if node is None:
+            self._welcome(state, sender, status, now)
+            return
+        if status.address != node.address:
+            node.address = status.address
+            self._tell_again(state, [p for p in state.graph.neighbours(sender) if p < sender], now)
+        if status.counter == 0 or status.counter > node.counter:
+            # It restarted, or it was instructed by somebody else: what it was told is void.
+            if status.counter:
+                node.counter, node.sent_at = status.counter, 0.0
+            node.restarted_at = now  # it needs a moment before others may complain of it
+            state.reconcile(sender)
+            self._tell_again(state, [sender], now)
+        elif status.counter < node.counter:
+            # Stale, unless our instruction was lost on the way.
+            if node.sent_at <= now - AGAIN_S:
+                self._tell_again(state, [sender], now)
+        else:
+            node.reported, node.rtts_us = status.neighbours, status.rtts_us
+            self._compare(state, sender, status, now)
+
+    def _welcome(self, state: _Part, sender: NodeId, status: Status, now: float) -> None:
+        of_node = self._parts_of.get(sender, {})
+        if len(of_node) >= MAX_PARTS_PER_NODE or len(state.nodes) >= MAX_NODES_PER_PART:
+            if not state.nodes:
+                del self._parts[state.part]
+            raise RemoteError("too-many", f"{len(of_node)} parts, {len(state.nodes)} nodes")
+        self._parts_of.setdefault(sender, of_node)[state.part] = None
+        # What it reports stands for what it was told, so that nothing need be said if it may stay.
+        told = tuple(sorted(status.neighbours)) if status.counter else None
+        state.nodes[sender] = _Node(
+            status.counter, status.address, status.neighbours, status.rtts_us, told
+        )
+        if status.counter and not state.gathering and now < state.began_at + GATHER_S:
+            state.gathering = True
+            self._timers.set(("gather", state.part, None), now + GATHER_S)
+        if status.counter or state.gathering:
+            # It has been in this overlay before: take over the links that both ends report.
+            state.graph.add(sender)
+            for peer in status.neighbours:
+                other = state.nodes.get(peer)
+                if other is not None and sender in other.reported:
+                    state.graph.adopt(sender, peer)
+            changed = [] if state.gathering else state.graph.complete()
+        else:
+            changed = state.graph.join(sender)
+        self._owe(state, [*changed, sender], now)
+
+    def _compare(self, state: _Part, sender: NodeId, status: Status, now: float) -> None:
+        """Hold what a node has against what it was told."""
+        node = state.nodes[sender]
+        replaceable = len(state.nodes) > state.degree + 1  # else nobody could take its place
+        for peer in node.instructed or ():
+            if peer in status.neighbours or peer not in state.graph.neighbours(sender):
+                continue
+            if ("absent", None, peer) in self._timers:
+                self._remove_everywhere(peer, now)
+            elif replaceable and state.nodes[peer].restarted_at <= now - AGAIN_S:
+                self._set_apart(state, sender, peer, now)
+                self._owe(state, state.graph.cut(sender, peer), now)
+        if any(peer not in (node.instructed or ()) for peer in status.neighbours):
+            self._tell_again(state, [sender], now)
+
+    def _set_apart(self, state: _Part, a: NodeId, b: NodeId, now: float) -> None:
+        state.apart.pop(pair(a, b), None)
+        state.apart[pair(a, b)] = now + APART_S
+        if len(state.apart) > MAX_APART:
+            del state.apart[next(iter(state.apart))]
+        self._timers.sooner(("mend", state.part, None), now + MEND_EVERY_S)
+
+    def _part(self, part: StreamPart, now: float) -> _Part | None:
+        state = self._parts.get(part)
+        if state is None:
+            settings = self._directory(part)
+            if settings is None or len(self._parts) >= MAX_PARTS:
+                return None
+            state = self._parts[part] = _Part(part, settings.degree, self._rng, self._topology)
+            state.began_at = now
+        return state
+
+    # --- Leaving --------------------------------------------------------------------------
+
+    def _remove(self, part: StreamPart, node: NodeId, now: float) -> None:
+        state = self._parts.get(part)
+        if state is None or node not in state.nodes:
+            return
+        del state.nodes[node], self._parts_of[node][part]
+        if not self._parts_of[node]:
+            del self._parts_of[node]
+        state.owed.pop(node, None)
+        state.reconcile(node)
+        self._timers.cancel(("silent", part, node))
+        self._owe(state, state.graph.leave(node), now)
+        if not state.nodes:
+            for timer in ("flush", "gather", "mend"):
+                self._timers.cancel((timer, part, None))
+            del self._parts[part]
+
+    def _remove_everywhere(self, node: NodeId, now: float) -> None:
+        self._timers.cancel(("absent", None, node))
+        for part in list(self._parts_of.get(node, ())):
+            self._remove(part, node, now)
+
+    # --- Instructions ---------------------------------------------------------------------
+
+    def _owe(self, state: _Part, nodes: Sequence[NodeId], now: float) -> None:
+        """Note that nodes are owed an instruction, and when it is to leave."""
+        if not nodes:
+            return
+        state.owed |= dict.fromkeys(nodes)
+        if state.first_change_at is None:
+            state.first_change_at = now
+        at = min(now + QUIET_S, state.first_change_at + AT_MOST_S)
+        self._timers.set(("flush", state.part, None), at)
+        self._timers.sooner(("mend", state.part, None), now + MEND_EVERY_S)
+
+    def _tell_again(self, state: _Part, nodes: Sequence[NodeId], now: float) -> None:
+        """Owe nodes an instruction, even one that says what the last one said."""
+        for node in nodes:
+            state.nodes[node].instructed = None
+        self._owe(state, nodes, now)
+
+    def _flush(self, state: _Part, now: float) -> list[Effect]:
+        state.first_change_at = None
+        if state.gathering:
+            return []
+        owed, state.owed = state.owed, {}
+        effects: list[Effect] = []
+        for node in owed:
+            known = state.nodes.get(node)
+            if known is None:
+                continue
+            neighbours = tuple(sorted(state.graph.neighbours(node)))
+            if neighbours == known.instructed:
+                continue
+            # One whom somebody else instructed may be at work on more than it has reported.
+            known.counter += 1 if known.sent_at or not known.counter else LEAP
+            known.instructed = neighbours
+            known.sent_at = now
+            effects.append(Send(node, self._instruction(state, node, known, neighbours)))
+        return effects
+
+    def _instruction(
+        self, state: _Part, node: NodeId, known: _Node, neighbours: Sequence[NodeId]
+    ) -> Instruction:
+        """Of two neighbours, the one with the lower name dials and the other accepts."""
+        connect = tuple(Contact(p, state.nodes[p].address) for p in neighbours if node < p)
+        accept = tuple(p for p in neighbours if p < node)
+        return Instruction(state.part, known.counter, connect, accept)
+
+    # --- Time -----------------------------------------------------------------------------
+
+    def _wake(self, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        for kind, part, node in self._timers.pop_due(now):
+            if kind == "absent" and node is not None:
+                self._remove_everywhere(node, now)
+                continue
+            state = self._parts.get(part) if part is not None else None
+            if state is None:
+                continue
+            if kind == "silent" and node is not None:
+                self._remove(state.part, node, now)
+            elif kind == "flush":
+                effects += self._flush(state, now)
+            elif kind == "gather":
+                state.gathering = False
+                state.graph.complete()
+                self._owe(state, list(state.nodes), now)
+            elif kind == "mend":
+                self._mend(state, now)
+        return effects
+
+    def _mend(self, state: _Part, now: float) -> None:
+        """Forgive old pairs, fill slots that stayed open, and join an overlay that has split."""
+        while state.apart and (first := next(iter(state.apart))) and state.apart[first] <= now:
+            del state.apart[first]
+        changed = [*state.graph.complete(), *state.graph.mend()]
+        if state.apart:
+            self._timers.sooner(("mend", state.part, None), now + MEND_EVERY_S)
+        self._owe(state, changed, now)

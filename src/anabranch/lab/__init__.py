@@ -1,0 +1,1 @@
+"""The lab: the papers' experiments, run again on the code that ships."""

@@ -1,0 +1,9 @@
+"""The experiments by name: one file each."""
+
+from anabranch.lab.experiment import Experiment
+from anabranch.lab.experiments import aws16, propagation, randomness
+
+EXPERIMENTS: dict[str, Experiment] = {
+    experiment.name: experiment
+    for experiment in (aws16.EXPERIMENT, randomness.EXPERIMENT, propagation.EXPERIMENT)
+}

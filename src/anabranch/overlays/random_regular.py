@@ -1,0 +1,367 @@
+"""The node side of the Streamr overlay: carry out the tracker's instructions, and flood.
+
+Papers 000 (section IV) and 001 (section 4.3). The tracker numbers its instructions per node and
+part. A node works on the newest one only, reports once when it has carried it out (or could
+not), and tries again what failed. Where the papers are silent:
+
+- Data flows between two nodes once each has told the other `Meet`, since the tracker's word may
+  reach one of them long before the other.
+- Old neighbours are kept until the new ones stand or have failed, so that a change of neighbours
+  opens no hole in the overlay.
+- A node that was without neighbours asks each new one for the frames of the meantime, until it
+  has all it was told to have: the first may be as new as itself and know nothing.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from anabranch.core.frames import peek
+from anabranch.core.ids import NodeId, StreamPart, part_key
+from anabranch.core.machine import Effect, Forward, Hold, Notice, Release, Send, Sizes
+from anabranch.core.messages import Bye, Contact, Control, Instruction, Leave, Meet, Status
+from anabranch.core.messages.links import MAX_RECENT_MS
+from anabranch.core.messages.tracker import MAX_RTT_US
+from anabranch.core.overlay import Carried, Overlay, PartSettings
+from anabranch.core.timers import Timers
+
+SETTLE_S = 5.0  # how long an instruction may take before the node reports what came of it
+ATTEMPT_EVERY_S = 2.0
+STATUS_EVERY_S = 10.0
+LOST_AFTER_S = 1.5  # how long a neighbour may be gone before the tracker hears of it: one redial
+TRACKER_PATIENCE_S = 3.0  # how long a tracker may be out of reach before the next is tried
+UNKNOWN_RTT_US = 2_000_000  # what a round trip may take before one has been measured
+MAX_HOPS = 255
+
+HOPS = [bytes([hops]) for hops in range(MAX_HOPS + 1)]
+
+SETTLE, ATTEMPT, STATUS, TRACKER = "settle", "attempt", "status", "tracker"
+
+
+class _Membership(msgspec.Struct):
+    """A node's place in one part's overlay."""
+
+    part: StreamPart
+    degree: int
+    trackers: tuple[Contact, ...]
+    alone_since: float | None  # until all neighbours stand again
+    tracker: int = 0  # which of the trackers we turn to
+    counter: int = 0  # of the last instruction that was carried out
+    working_on: int = 0  # of the newest instruction
+    lost_at: float = 0.0  # when a neighbour went that we should have
+    wanted: dict[NodeId, None] = msgspec.field(default_factory=dict)
+    met: dict[NodeId, None] = msgspec.field(default_factory=dict)
+    retiring: dict[NodeId, None] = msgspec.field(default_factory=dict)
+    failed: dict[NodeId, None] = msgspec.field(default_factory=dict)
+    flood: list[NodeId] = msgspec.field(default_factory=list)
+
+    @property
+    def settling(self) -> bool:
+        return self.counter < self.working_on
+
+    def contact(self) -> Contact | None:
+        return self.trackers[self.tracker] if self.trackers else None
+
+    def held_trackers(self) -> tuple[Contact, ...]:
+        """The tracker we turn to, and those before it, to which we return when they are back."""
+        return self.trackers[: self.tracker + 1]
+
+
+class RandomRegular(Overlay):
+    """Follows its tracker; floods to every neighbour but the one a frame came from."""
+
+    code = 1
+    noiseless = True
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)  # type: ignore[arg-type]
+        self._members: dict[StreamPart, _Membership] = {}
+        self._timers: Timers[tuple[StreamPart, str]] = Timers()
+        self._rtts_us: dict[NodeId, int] = {}
+
+    # --- Frames ---------------------------------------------------------------------------
+
+    def carry(
+        self, part: StreamPart, carried: Carried, came_from: NodeId, first: bool, now: float
+    ) -> list[Effect]:
+        """Flood: on to all neighbours but the sender."""
+        route = HOPS[min(self.hops(carried.route) + 1, MAX_HOPS)]
+        flood = self._members[part].flood
+        branches = [(peer, route) for peer in flood if peer != came_from]
+        return [Forward(self.code, carried.head, branches, carried.frame)] if branches else []
+
+    def publish(self, part: StreamPart, carried: Carried, now: float) -> list[Effect]:
+        """Send our own frame to every neighbour."""
+        branches = [(peer, HOPS[1]) for peer in self._members[part].flood]
+        return [Forward(self.code, carried.head, branches, carried.frame)] if branches else []
+
+    def hops(self, route: bytes) -> int:
+        """The route is one byte: the links crossed when the frame arrives."""
+        return route[0] if route else 0
+
+    def neighbours(self, part: StreamPart) -> Sequence[NodeId]:
+        """Return the peers that frames flow to, sorted."""
+        member = self._members.get(part)
+        return member.flood if member else ()
+
+    def accepts(self, part: StreamPart, sender: NodeId) -> bool:
+        """Frames come from those the tracker told us to be neighbours with, now or just before."""
+        member = self._members[part]
+        return sender in member.wanted or sender in member.retiring
+
+    # --- Membership -----------------------------------------------------------------------
+
+    def join(self, part: StreamPart, settings: PartSettings, now: float) -> list[Effect]:
+        """Turn to the part's first tracker."""
+        member = _Membership(part, settings.degree, settings.trackers, now)
+        self._members[part] = member
+        return self._done(self._turn_to_tracker(member, now))
+
+    def leave(self, part: StreamPart, now: float) -> list[Effect]:
+        """Tell the tracker and the neighbours, and let go of them all."""
+        member = self._members.pop(part)
+        for timer in (SETTLE, ATTEMPT, STATUS, TRACKER):
+            self._timers.cancel((part, timer))
+        effects: list[Effect] = []
+        contact = member.contact()
+        if contact is not None and self.linked(contact.node):
+            effects.append(Send(contact.node, Leave(part)))
+        effects += [Release(held.node) for held in member.held_trackers()]
+        for peer in [*member.wanted, *member.retiring]:
+            effects += self._let_go(part, peer)
+        return self._done(effects)
+
+    # --- The tracker's word ---------------------------------------------------------------
+
+    def receive(self, sender: NodeId, message: Control, now: float) -> list[Effect]:
+        """Take what trackers and neighbours say."""
+        member = self._members[message.part]
+        if type(message) is Instruction:
+            return self._done(self._instructed(member, sender, message, now))
+        if type(message) is Meet:
+            return self._done(self._met(member, sender, message, now))
+        if type(message) is Bye:
+            return self._done(self._left_by(member, sender, now))
+        return []
+
+    def _instructed(
+        self, member: _Membership, sender: NodeId, message: Instruction, now: float
+    ) -> list[Effect]:
+        contact = member.contact()
+        if contact is None or sender != contact.node or message.counter <= member.working_on:
+            return []
+        instructed = {c.node: None for c in message.connect} | dict.fromkeys(message.accept)
+        instructed.pop(self.me.node, None)
+        if len(instructed) > member.degree:
+            return [Notice(member.part, "bad-instruction", "more neighbours than the degree")]
+        member.working_on = message.counter
+        effects: list[Effect] = []
+        dial = {c.node: c.address for c in message.connect}
+        for peer in instructed:
+            if peer in member.wanted:
+                if peer in dial and not self.linked(peer):  # it may have a new address
+                    effects += [Hold(peer, dial[peer]), Release(peer)]
+                continue
+            if peer in member.retiring:
+                del member.retiring[peer]  # held already
+            else:
+                effects.append(Hold(peer, dial.get(peer, ""), peer in dial))
+            if self.linked(peer):
+                effects.append(self._meet(member, peer, False, now))
+        retiring = [*member.retiring, *(p for p in member.wanted if p not in instructed)]
+        # Instructions may come faster than they can be carried out: keep only who is of use.
+        kept = [peer for peer in retiring if peer in member.met][-member.degree :]
+        for peer in retiring:
+            if peer not in kept:
+                effects += self._let_go(member.part, peer)
+                member.met.pop(peer, None)
+        member.retiring = dict.fromkeys(kept)
+        member.wanted = instructed
+        member.failed = {}
+        self._timers.set((member.part, SETTLE), now + SETTLE_S)
+        self._timers.set((member.part, ATTEMPT), now + ATTEMPT_EVERY_S)
+        self._timers.set((member.part, STATUS), now + STATUS_EVERY_S)  # settling reports before
+        self._reflood(member, now)
+        return effects + self._check_settled(member, now)
+
+    def _check_settled(self, member: _Membership, now: float) -> list[Effect]:
+        """Report, once, when every neighbour we were told to have stands or has failed."""
+        if not member.settling:
+            return []
+        if any(p not in member.met and p not in member.failed for p in member.wanted):
+            return []
+        return self._settle(member, now)
+
+    def _settle(self, member: _Membership, now: float) -> list[Effect]:
+        self._timers.cancel((member.part, SETTLE))
+        member.counter = member.working_on
+        effects: list[Effect] = []
+        for peer in member.retiring:
+            effects += self._let_go(member.part, peer)
+        member.met = {p: None for p in member.met if p in member.wanted}
+        member.retiring = {}
+        self._reflood(member, now)
+        if member.flood:
+            member.alone_since = None
+        return effects + self._report(member, now)
+
+    def _report(self, member: _Membership, now: float) -> list[Effect]:
+        """Send the tracker our status."""
+        every_s = STATUS_EVERY_S if member.working_on else ATTEMPT_EVERY_S
+        self._timers.set((member.part, STATUS), now + every_s)
+        contact = member.contact()
+        if contact is None or not self.linked(contact.node):
+            return []
+        peers = tuple(sorted(p for p in member.met if p in member.wanted))
+        rtts = tuple(self._rtts_us.get(peer, 0) for peer in peers)
+        return [
+            Send(contact.node, Status(member.part, member.counter, peers, rtts, self.me.address))
+        ]
+
+    def _turn_to_tracker(self, member: _Membership, now: float) -> list[Effect]:
+        contact = member.contact()
+        if contact is None:
+            return [
+                Notice(member.part, "no-tracker", "the stream names none: it has no neighbours")
+            ]
+        hold: list[Effect] = [Hold(contact.node, contact.address)]
+        self._timers.set((member.part, TRACKER), now + TRACKER_PATIENCE_S)
+        return hold + self._report(member, now)
+
+    # --- Neighbours -----------------------------------------------------------------------
+
+    def _meet(self, member: _Membership, peer: NodeId, reply: bool, now: float) -> Effect:
+        recent_ms = 0
+        if member.alone_since is not None:
+            on_the_way_ms = -(-self._rtts_us.get(peer, UNKNOWN_RTT_US) // 1000)
+            recent_ms = int((now - member.alone_since) * 1000) + on_the_way_ms
+        return Send(peer, Meet(member.part, reply, min(MAX_RECENT_MS, recent_ms)))
+
+    def _met(self, member: _Membership, sender: NodeId, message: Meet, now: float) -> list[Effect]:
+        if sender not in member.wanted:
+            return []  # the tracker's word to us is still on its way: our own Meet will follow it
+        effects: list[Effect] = []
+        if not message.reply:
+            effects.append(self._meet(member, sender, True, now))
+        newly = sender not in member.met
+        member.met[sender] = None
+        member.failed.pop(sender, None)
+        self._reflood(member, now)
+        if message.recent_ms and newly:  # once, or a short message would fetch a long answer
+            since = now - message.recent_ms / 1000
+            for frame in self.recent.since(part_key(member.part), since):
+                effects.append(Forward(self.code, peek(frame), [(sender, HOPS[1])], frame))
+        effects += self._check_settled(member, now)
+        if not member.settling:
+            member.alone_since = None
+        return effects
+
+    def _left_by(self, member: _Membership, peer: NodeId, now: float) -> list[Effect]:
+        """A neighbour said Bye, or its link ended."""
+        effects: list[Effect] = []
+        if peer in member.retiring:
+            del member.retiring[peer]
+            effects.append(Release(peer))
+        if peer in member.met:
+            del member.met[peer]
+            if peer in member.wanted and not member.settling:
+                # It may be back in a moment; if not, the tracker finds us another.
+                if now > member.lost_at + SETTLE_S:  # one that flaps must not keep us silent
+                    member.lost_at = now
+                self._timers.sooner((member.part, STATUS), now + LOST_AFTER_S)
+        self._reflood(member, now)
+        return effects
+
+    def _let_go(self, part: StreamPart, peer: NodeId) -> list[Effect]:
+        bye: list[Effect] = [Send(peer, Bye(part))] if self.linked(peer) else []
+        return [*bye, Release(peer)]
+
+    def link(self, peer: NodeId, up: bool, reason: str, now: float) -> list[Effect]:
+        """Greet who we wait for; note who is gone; announce ourselves to a tracker, every time."""
+        effects: list[Effect] = []
+        if not up:
+            self._rtts_us.pop(peer, None)
+        for member in self._members.values():
+            effects += self._tracker_link(member, peer, up, now)
+            if up and peer in member.wanted:
+                effects.append(self._meet(member, peer, False, now))
+            elif not up and (peer in member.wanted or peer in member.retiring):
+                effects += self._left_by(member, peer, now)
+                if peer in member.wanted:
+                    member.failed[peer] = None
+                    effects += self._check_settled(member, now)
+        return self._done(effects)
+
+    def _tracker_link(
+        self, member: _Membership, peer: NodeId, up: bool, now: float
+    ) -> list[Effect]:
+        """Announce ourselves whenever a tracker is reached, and prefer the first that is."""
+        held = member.held_trackers()
+        place = next((i for i, contact in enumerate(held) if contact.node == peer), None)
+        if place is None:
+            return []
+        if not up:
+            if place == member.tracker and (member.part, TRACKER) not in self._timers:
+                self._timers.set((member.part, TRACKER), now + TRACKER_PATIENCE_S)
+            return []
+        effects: list[Effect] = []
+        if place < member.tracker:
+            # Members that stay with different trackers would be different overlays.
+            if self.linked(held[-1].node):
+                effects.append(Send(held[-1].node, Leave(member.part)))
+            effects += [Release(contact.node) for contact in held[place + 1 :]]
+            member.tracker = place
+        self._timers.cancel((member.part, TRACKER))
+        return effects + self._report(member, now)
+
+    def rtt(self, peer: NodeId, seconds: float) -> None:
+        """Remember a round trip for the next status."""
+        self._rtts_us[peer] = min(MAX_RTT_US, int(seconds * 1e6))
+
+    # --- Time -----------------------------------------------------------------------------
+
+    def wake(self, now: float) -> list[Effect]:
+        """Do what is due: settle late, try again, report, turn to another tracker."""
+        effects: list[Effect] = []
+        for part, timer in self._timers.pop_due(now):
+            member = self._members[part]
+            if timer == SETTLE and member.settling:
+                effects += self._settle(member, now)
+            elif timer == ATTEMPT:
+                missing = [p for p in member.wanted if p not in member.met]
+                effects += [self._meet(member, p, False, now) for p in missing if self.linked(p)]
+                self._timers.set((part, ATTEMPT), now + ATTEMPT_EVERY_S)
+            elif timer == STATUS and now < member.lost_at + LOST_AFTER_S:
+                self._timers.set((part, STATUS), member.lost_at + LOST_AFTER_S)
+            elif timer == STATUS:
+                effects += self._report(member, now)
+            elif timer == TRACKER:
+                effects += self._next_tracker(member, now)
+        return self._done(effects)
+
+    def _next_tracker(self, member: _Membership, now: float) -> list[Effect]:
+        contact = member.contact()
+        if contact is None or self.linked(contact.node):
+            return []
+        self._timers.set((member.part, TRACKER), now + TRACKER_PATIENCE_S)
+        if member.tracker + 1 == len(member.trackers):
+            return []  # all are held and dialled again and again: the first that answers has us
+        member.tracker += 1
+        return self._turn_to_tracker(member, now)
+
+    def _reflood(self, member: _Membership, now: float) -> None:
+        """Bring the sorted list of those we send to up to date."""
+        before = member.flood
+        member.flood = sorted(p for p in member.met if p in member.wanted or p in member.retiring)
+        if before and not member.flood and member.alone_since is None:
+            member.alone_since = now
+
+    def _done(self, effects: list[Effect]) -> list[Effect]:
+        self.wakeup_at = self._timers.next_at
+        return effects
+
+    def sizes(self) -> Sizes:
+        """Return the fullest membership's neighbours, present or past, with their bound."""
+        members = self._members.values()
+        most = max((max(len(m.wanted), len(m.retiring)) - m.degree for m in members), default=0)
+        return {"neighbours beyond the degree": (max(0, most), 0)}

@@ -1,0 +1,118 @@
+"""Peers that do not keep to the protocol: each wraps an honest Peer and spoils what it does.
+
+They hold their own key and no other.
+"""
+
+import random
+from typing import cast
+
+from anabranch.core import frames
+from anabranch.core.ids import NodeId, StreamPart, part_key
+from anabranch.core.machine import Deliver, Effect, Event, Forward, Received, Sizes
+from anabranch.core.peer import Peer
+from anabranch.sim.network import Raw
+
+MAX_REMEMBERED = 200
+BURST = 40
+
+
+class Byzantine:
+    """An honest peer inside, and what comes out of it changed."""
+
+    def __init__(self, inner: Peer, rng: random.Random) -> None:
+        self.inner = inner
+        self.rng = rng
+
+    @property
+    def wakeup_at(self) -> float | None:
+        """Wake when the honest one would."""
+        return self.inner.wakeup_at
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        """Let the honest one act, and spoil it."""
+        return self.spoil(event, self.inner.handle(event, now))
+
+    def sizes(self) -> Sizes:
+        """Who misbehaves bounds nothing."""
+        return {}
+
+    def spoil(self, event: Event, effects: list[Effect]) -> list[Effect]:
+        """Change what the honest peer wanted done."""
+        return effects
+
+
+class Silent(Byzantine):
+    """Takes its place in the overlay and passes nothing on."""
+
+    def spoil(self, event: Event, effects: list[Effect]) -> list[Effect]:
+        """Drop every frame that would leave."""
+        return [effect for effect in effects if type(effect) is not Forward]
+
+
+class Forging(Byzantine):
+    """Passes on changed frames in other publishers' names, before the real ones."""
+
+    def spoil(self, event: Event, effects: list[Effect]) -> list[Effect]:
+        """Put a forgery before each frame that leaves."""
+        spoiled: list[Effect] = []
+        for effect in effects:
+            if type(effect) is Forward:
+                forged = bytearray(effect.frame)
+                # Within the body or the signature: the head still names the real message.
+                forged[self.rng.randrange(frames.HEAD.size, len(forged))] ^= (
+                    1 << self.rng.randrange(8)
+                )
+                spoiled.append(Forward(effect.overlay, effect.head, effect.branches, bytes(forged)))
+            spoiled.append(effect)
+        return spoiled
+
+
+class Replaying(Byzantine):
+    """Sends old frames again and again, properly signed as they are."""
+
+    def __init__(self, inner: Peer, rng: random.Random) -> None:
+        super().__init__(inner, rng)
+        self._seen: list[Forward] = []
+
+    def spoil(self, event: Event, effects: list[Effect]) -> list[Effect]:
+        """With every frame that leaves, send three from the past."""
+        fresh = [effect for effect in effects if type(effect) is Forward]
+        if not fresh:
+            return effects
+        self._seen = (self._seen + fresh)[-MAX_REMEMBERED:]
+        return effects + self.rng.choices(self._seen, k=3)
+
+
+class Flooding(Byzantine):
+    """Sends its neighbours heaps of what they have no use for."""
+
+    def spoil(self, event: Event, effects: list[Effect]) -> list[Effect]:
+        """After each delivery, a burst of noise to whoever brought it."""
+        if type(event) is not Received or not any(type(e) is Deliver for e in effects):
+            return effects
+        return effects + [self._noise(event.sender, event.data) for _ in range(BURST)]
+
+    def _noise(self, to: NodeId, data: bytes) -> Effect:
+        kind = self.rng.randrange(3)
+        if kind == 0:
+            return _raw(to, self.rng.randbytes(self.rng.randrange(200)))
+        if kind == 1:  # well formed, of a part that nobody is in
+            stranger = StreamPart("0x" + self.rng.randbytes(20).hex() + "/nowhere", 0)
+            start = 4 + data[3] + 1
+            key = part_key(stranger)
+            return _raw(to, data[:start] + key + data[start + len(key) :])
+        cut = self.rng.randrange(len(data))
+        return _raw(to, data[:cut])
+
+
+def _raw(to: NodeId, data: bytes) -> Effect:
+    """Pass the simulator an effect that no honest machine has."""
+    return cast(Effect, Raw(to, data))
+
+
+BYZANTINE: dict[str, type[Byzantine]] = {
+    "silent": Silent,
+    "forging": Forging,
+    "replaying": Replaying,
+    "flooding": Flooding,
+}

@@ -1,0 +1,166 @@
+"""Watches a run: safety at every step, liveness at the end.
+
+Safety: nothing is delivered twice in one life of a node; nothing is delivered that was not
+published and signed, byte for byte; nothing is delivered to a node that did not subscribe, and
+in a noiseless overlay nothing reaches it either; no bound is exceeded; every draft has at most
+one outcome. Liveness: once the faults stop, degrees return to d and every live subscriber gets
+every later message.
+"""
+
+from collections import Counter
+
+from anabranch.core import codec, frames
+from anabranch.core.errors import RemoteError
+from anabranch.core.ids import ChainKey, FrameHead, NodeId, PartKey, StreamPart, part_key, show
+from anabranch.core.machine import Outcome, Received
+from anabranch.overlays import OVERLAYS
+from anabranch.sim.cluster import Cluster
+from anabranch.sim.network import Observer, SimNode
+
+MAX_VIOLATIONS = 20
+
+Name = tuple[ChainKey, int]  # of a frame: its chain and the number of its last message
+
+
+class Checker(Observer):
+    """Keeps the books of a run and writes down what may not be."""
+
+    def __init__(self, cluster: Cluster, overlay: str) -> None:
+        self.violations: list[str] = []
+        self.frames: dict[Name, tuple[bytes, float, NodeId, PartKey]] = {}
+        self.has: dict[NodeId, dict[Name, None]] = {node.id: {} for node in cluster.peers}
+        self.delays_ms: list[float] = []
+        self.hops: list[int] = []
+        self.outcomes: Counter[str] = Counter()
+        self.strict_noise = False  # packets may still be under way to one who has just left
+        self.received = 0
+        self._cluster = cluster
+        self._noiseless = OVERLAYS[overlay].noiseless
+        self._members: dict[tuple[NodeId, PartKey], bool] = {}  # value: whether it subscribes
+        self._tickets: dict[int, None] = {}
+
+    # --- What the scenario says -----------------------------------------------------------
+
+    def joined(self, node: SimNode, part: StreamPart, subscribes: bool) -> None:
+        """A node becomes a member."""
+        self._members[node.id, part_key(part)] = subscribes
+
+    def left(self, node: SimNode, part: StreamPart) -> None:
+        """A node is a member no more."""
+        self._members.pop((node.id, part_key(part)), None)
+
+    def died(self, node: SimNode) -> None:
+        """A node's next life begins with nothing delivered."""
+        self.has[node.id] = {}
+
+    # --- What the simulator shows ---------------------------------------------------------
+
+    def published(self, node: SimNode, head: FrameHead, frame: bytes, now: float) -> None:
+        """Enter a frame into the books."""
+        self.frames[head.chain, head.last] = (frame, now, node.id, head.part)
+
+    def delivered(
+        self, node: SimNode, head: FrameHead, frame: bytes, hops: int, delay_s: float
+    ) -> None:
+        """Hold a delivery against the books."""
+        name = (head.chain, head.last)
+        entry = self.frames.get(name)
+        if entry is None or entry[0] != frame:
+            self._violation(f"{show(node.id)} delivered what nobody published")
+        elif entry[2] != node.id:
+            self.delays_ms.append(delay_s * 1000)
+            self.hops.append(hops)
+        if name in self.has[node.id]:
+            self._violation(f"{show(node.id)} delivered {name[1]} twice")
+        if not self._members.get((node.id, head.part), False):
+            self._violation(f"{show(node.id)} delivered without a subscription")
+        try:
+            frames.messages(frame)
+        except RemoteError as error:
+            self._violation(f"{show(node.id)} delivered a frame that does not open: {error}")
+        self.has[node.id][name] = None
+
+    def packet(self, node: SimNode, event: Received, now: float) -> None:
+        """Hold a packet against the membership."""
+        self.received += 1
+        if not (self.strict_noise and self._noiseless):
+            return
+        try:
+            head = frames.peek(event.data, codec.frame_start(event.data))
+        except RemoteError:
+            return  # garbage from a peer that misbehaves is nobody's message
+        if head.part in self._parts() and (node.id, head.part) not in self._members:
+            self._violation(f"{show(node.id)} received data of a part it is not in")
+
+    def outcome(self, node: SimNode, outcome: Outcome, now: float) -> None:
+        """Count what became of drafts."""
+        self.outcomes[outcome.result] += 1
+        if outcome.ticket in self._tickets:
+            self._violation(f"draft {outcome.ticket} has two outcomes")
+        self._tickets[outcome.ticket] = None
+
+    # --- What is asked at the end ---------------------------------------------------------
+
+    def bounds(self) -> None:
+        """Hold every bounded table of every machine against its bound."""
+        for node in [*self._cluster.peers, *self._cluster.trackers]:
+            if node.alive:
+                for name, (size, bound) in node.machine.sizes().items():
+                    if size > bound:
+                        self._violation(f"{show(node.id)} has {size} {name}, bound {bound}")
+
+    def degrees(self, part: StreamPart, members: list[SimNode]) -> None:
+        """Every member has its d neighbours, or all the others; and neighbours are mutual."""
+        degree = min(self._cluster.degree, len(members) - 1)
+        ids = {node.id: node for node in members}
+        # In an odd number of nodes one odd degree must fall short by one.
+        short = len(members) > degree and len(members) * degree % 2
+        for node in members:
+            neighbours = self._cluster.neighbours(node, part)
+            for peer in neighbours:
+                if peer not in ids:
+                    self._violation(f"{show(node.id)} has a neighbour that is no member")
+                elif node.id not in self._cluster.neighbours(ids[peer], part):
+                    self._violation(f"{show(node.id)} and {show(peer)} disagree on their link")
+            if len(neighbours) == degree - 1 and short:
+                short = 0
+            elif len(neighbours) != degree:
+                self._violation(f"{show(node.id)} has {len(neighbours)} neighbours of {degree}")
+
+    def everyone_has(
+        self, names: list[Name], reach: dict[PartKey, dict[NodeId, dict[NodeId, None]]]
+    ) -> None:
+        """Every subscriber that an honest publisher's frame could reach has it."""
+        for name in names:
+            _, _, publisher, part = self.frames[name]
+            for node in reach[part].get(publisher, ()):
+                if self._members[node, part] and name not in self.has[node]:
+                    self._violation(f"{show(node)} never got {name[1]} of {show(publisher)}")
+
+    def _parts(self) -> list[PartKey]:
+        return [part_key(part) for part in self._cluster.parts]
+
+    def _violation(self, text: str) -> None:
+        if len(self.violations) < MAX_VIOLATIONS:
+            self.violations.append(f"{self._cluster.sim.now:.3f} {text}")
+
+
+def reachable(
+    cluster: Cluster, part: StreamPart, honest: list[SimNode]
+) -> dict[NodeId, dict[NodeId, None]]:
+    """Return, for each honest node, the honest nodes it reaches over honest ones."""
+    ids = {node.id: node for node in honest}
+    components: dict[NodeId, dict[NodeId, None]] = {}
+    for start in ids:
+        if start in components:
+            continue
+        found: dict[NodeId, None] = {start: None}
+        todo = [start]
+        while todo:
+            for peer in cluster.neighbours(ids[todo.pop()], part):
+                if peer in ids and peer not in found:
+                    found[peer] = None
+                    todo.append(peer)
+        for node in found:
+            components[node] = found
+    return components

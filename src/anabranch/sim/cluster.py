@@ -1,0 +1,118 @@
+"""A simulated network of peers and trackers: the machines, their keys, their streams."""
+
+import hashlib
+import random
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from anabranch.core.identity import CheapKeys, Identity, KnownKeys, Signer, Verify
+from anabranch.core.ids import NodeId, StreamPart, show, stream_part
+from anabranch.core.machine import Draft, Machine, Publish, Retire, Subscribe, Unsubscribe
+from anabranch.core.messages import Contact
+from anabranch.core.overlay import DEFAULT_DEGREE, PartSettings
+from anabranch.core.peer import Peer
+from anabranch.core.tracker import Tracker
+from anabranch.overlays import OVERLAYS
+from anabranch.overlays.regular_graph import RegularGraph
+from anabranch.sim.byzantine import BYZANTINE, Byzantine
+from anabranch.sim.network import SimNode
+from anabranch.sim.simulator import Simulator
+
+
+class Cluster:
+    """Peers and trackers in one simulated world, and the streams they share."""
+
+    def __init__(
+        self,
+        sim: Simulator,
+        seed: int | str,
+        nodes: int,
+        parts: int = 1,
+        trackers: int = 1,
+        overlay: str = "random-regular",
+        degree: int = DEFAULT_DEGREE,
+        real_keys: bool = False,
+        disguises: Mapping[int, str] = MappingProxyType({}),  # node: how it misbehaves
+    ) -> None:
+        self.sim = sim
+        self.degree = degree
+        self._seed = seed
+        self._real_keys = real_keys
+        self._cheap = CheapKeys()
+        self._lives: dict[NodeId, int] = {}
+        self._signers: dict[NodeId, Signer] = {}
+        self.disguised: dict[NodeId, str] = {}
+        self._contacts = [Contact(self._signer(f"tracker {i}").node) for i in range(trackers)]
+        self._settings = PartSettings(overlay, degree, tuple(self._contacts))
+        owner = show(self._signer("owner").node)
+        self.parts = [stream_part(f"{owner}/simulated/{i}") for i in range(parts)]
+        self.trackers = [
+            sim.add(contact.node, nodes + i, self._tracker(contact.node))
+            for i, contact in enumerate(self._contacts)
+        ]
+        self.peers: list[SimNode] = []
+        for index in range(nodes):
+            node = self._signer(f"node {index}").node
+            if index in disguises:
+                self.disguised[node] = disguises[index]
+            self.peers.append(sim.add(node, index, self._peer(node)))
+
+    def subscribe(self, node: SimNode, part: StreamPart) -> None:
+        """Let a node want a part's messages."""
+        self.sim.tell(node, Subscribe(part))
+
+    def unsubscribe(self, node: SimNode, part: StreamPart) -> None:
+        """Let it want them no more, nor publish."""
+        self.sim.tell(node, Unsubscribe(part))
+        self.sim.tell(node, Retire(part))
+
+    def publish(self, node: SimNode, part: StreamPart, contents: Sequence[bytes]) -> None:
+        """Let a node publish some messages together."""
+        self.sim.tell(node, Publish(part, [Draft(content) for content in contents]))
+
+    def restart(self, node: SimNode) -> None:
+        """Start a crashed node or tracker again, with an empty memory."""
+        is_tracker = any(node is tracker for tracker in self.trackers)
+        make = self._tracker if is_tracker else self._peer
+        self.sim.restart(node, make(node.id))
+
+    def neighbours(self, node: SimNode, part: StreamPart) -> tuple[NodeId, ...]:
+        """Return a node's neighbours as it sees them."""
+        machine = node.machine.inner if isinstance(node.machine, Byzantine) else node.machine
+        assert isinstance(machine, Peer)
+        return machine.neighbours(part)
+
+    def snapshot(self) -> None:
+        """Record everybody's neighbours."""
+        for part in self.parts:
+            for node in self.peers:
+                if node.alive:
+                    self.sim.snapshot(node, part, self.neighbours(node, part))
+
+    def _signer(self, name: str) -> Signer:
+        secret = hashlib.sha256(f"{self._seed}/{name}".encode()).digest()
+        signer = Identity(secret) if self._real_keys else self._cheap.identity(secret)
+        self._signers[signer.node] = signer
+        return signer
+
+    def _verify(self) -> Verify:
+        return KnownKeys().verify if self._real_keys else self._cheap.verify
+
+    def _rng(self, node: NodeId) -> random.Random:
+        """Every life of a node has randomness of its own."""
+        self._lives[node] = life = self._lives.get(node, 0) + 1
+        return random.Random(f"{self._seed}/{node.hex()}/{life}")
+
+    def _directory(self, part: StreamPart) -> PartSettings | None:
+        return self._settings if part in self.parts else None
+
+    def _peer(self, node: NodeId) -> Machine:
+        rng = self._rng(node)
+        peer = Peer(
+            self._signers[node], self._verify(), self._directory, OVERLAYS, rng, rng.randbytes
+        )
+        kind = self.disguised.get(node)
+        return BYZANTINE[kind](peer, rng) if kind else peer
+
+    def _tracker(self, node: NodeId) -> Machine:
+        return Tracker(node, self._directory, self._rng(node), RegularGraph[NodeId])

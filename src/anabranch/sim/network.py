@@ -1,0 +1,162 @@
+"""The simulated underlay: how long a packet takes on a lane, and what may befall it there.
+
+A link between two nodes is two lanes, one each way. Every fault is one named field; what happens
+to a packet is a function of the fields, the lane, and the injected randomness.
+"""
+
+import math
+import random
+from typing import Protocol
+
+import msgspec
+
+from anabranch.core.ids import FrameHead, NodeId
+from anabranch.core.machine import Machine, Outcome, Received
+
+HIGH_MARK_S = 0.25  # a lane with more than this much waiting is congested,
+LOW_MARK_S = 0.05  # and writable again when less than this is left
+
+
+class Underlay(Protocol):
+    """The network below: one-way delays between places."""
+
+    def delay_s(self, a: int, b: int) -> float:
+        """Return how long a packet takes from place `a` to place `b`."""
+
+
+class Constant:
+    """Every two places are equally far apart."""
+
+    def __init__(self, delay_ms: float) -> None:
+        self._delay_s = delay_ms / 1000
+
+    def delay_s(self, a: int, b: int) -> float:
+        """Return the one delay there is."""
+        return self._delay_s
+
+
+class Plane:
+    """Places at random on a square: a base delay and so much for the distance."""
+
+    def __init__(self, places: int, base_ms: float, across_ms: float, rng: random.Random) -> None:
+        self._at = [(rng.random(), rng.random()) for _ in range(places)]
+        self._base_s = base_ms / 1000
+        self._across_s = across_ms / 1000
+
+    def delay_s(self, a: int, b: int) -> float:
+        """Return the delay over the distance between the two."""
+        (ax, ay), (bx, by) = self._at[a], self._at[b]
+        return self._base_s + self._across_s * math.hypot(ax - bx, ay - by)
+
+    def place(self, index: int) -> tuple[float, float]:
+        """Return where a place lies, in units of the side."""
+        return self._at[index]
+
+
+class PacketFaults(msgspec.Struct, frozen=True):
+    """What may befall a packet."""
+
+    loss: float = 0.0  # probability
+    duplication: float = 0.0  # probability
+    jitter_ms: float = 0.0  # uniform, added to every packet; packets may overtake each other
+    reordering: float = 0.0  # probability of being held up for `reordering_ms`
+    reordering_ms: float = 50.0
+    bandwidth_kbps: float = 0.0  # of each lane, kilobytes a second; 0 is unlimited
+
+    def any(self) -> bool:
+        """Tell whether packets need more than their delay."""
+        return self != PacketFaults()
+
+
+NO_FAULTS = PacketFaults()
+
+
+class SimNode:
+    """A machine, where it is, and its links."""
+
+    __slots__ = ("alive", "armed_at", "id", "lanes", "machine", "place", "side")
+
+    def __init__(self, node: NodeId, place: int, machine: Machine) -> None:
+        self.id = node
+        self.place = place
+        self.machine = machine
+        self.alive = True
+        self.side = 0  # of a partition
+        self.lanes: dict[NodeId, Lane] = {}
+        self.armed_at: float | None = None
+
+
+class Observer:
+    """Sees what machines do; the defaults look away."""
+
+    def published(self, node: SimNode, head: FrameHead, frame: bytes, now: float) -> None:
+        """A node made a frame."""
+
+    def delivered(
+        self, node: SimNode, head: FrameHead, frame: bytes, hops: int, delay_s: float
+    ) -> None:
+        """A node handed a frame to its application."""
+
+    def packet(self, node: SimNode, event: Received, now: float) -> None:
+        """A data packet reached a node."""
+
+    def outcome(self, node: SimNode, outcome: Outcome, now: float) -> None:
+        """A node told its application what became of a draft."""
+
+
+class Raw(msgspec.Struct, gc=False):
+    """An effect that only machines which misbehave have: send these very bytes."""
+
+    to: NodeId
+    data: bytes
+
+
+class Lane:
+    """One direction of a link."""
+
+    __slots__ = (
+        "back",
+        "blocked",
+        "congested",
+        "delay_s",
+        "open",
+        "sent_until",
+        "source",
+        "target",
+    )
+
+    def __init__(self, source: SimNode, target: SimNode, delay_s: float) -> None:
+        self.source = source
+        self.target = target
+        self.delay_s = delay_s
+        self.open = True
+        self.blocked = False  # a partition lies across it
+        self.sent_until = 0.0  # when what waits on it will have left
+        self.congested = False
+        self.back: Lane = self
+
+    def waiting_s(self, now: float) -> float:
+        """Return how long what waits on the lane will take to leave."""
+        return max(0.0, self.sent_until - now)
+
+
+def arrivals(
+    lane: Lane, size: int, now: float, faults: PacketFaults, rng: random.Random
+) -> list[float]:
+    """Return when a packet arrives: not at all, once, or twice."""
+    leaves = max(now, lane.sent_until)
+    if faults.bandwidth_kbps:
+        leaves += size / (faults.bandwidth_kbps * 1000)
+        lane.sent_until = leaves
+    if lane.blocked or (faults.loss and rng.random() < faults.loss):
+        return []
+    copies = 2 if faults.duplication and rng.random() < faults.duplication else 1
+    times = []
+    for _ in range(copies):
+        at = leaves + lane.delay_s
+        if faults.jitter_ms:
+            at += rng.random() * faults.jitter_ms / 1000
+        if faults.reordering and rng.random() < faults.reordering:
+            at += faults.reordering_ms / 1000
+        times.append(at)
+    return times

@@ -1,0 +1,59 @@
+"""A scenario drawn from a seed: any size, any faults, any workload that a run can bear."""
+
+import random
+
+from anabranch.sim.byzantine import BYZANTINE
+from anabranch.sim.faults import Faults
+from anabranch.sim.network import PacketFaults
+from anabranch.sim.scenario import Scenario
+
+
+def random_scenario(seed: int, most_nodes: int = 24) -> Scenario:
+    """Draw all options; most runs have most kinds of faults, some have few or none."""
+    rng = random.Random(f"{seed}/options")
+
+    def maybe(value: float, chance: float = 0.5) -> float:
+        return round(value, 3) if rng.random() < chance else 0.0
+
+    nodes = rng.choice([1, 2, 3, 5, *range(4, most_nodes + 1)])
+    packets = PacketFaults(
+        loss=maybe(rng.uniform(0, 0.1)),
+        duplication=maybe(rng.uniform(0, 0.1)),
+        jitter_ms=maybe(rng.uniform(0, 50)),
+        reordering=maybe(rng.uniform(0, 0.2)),
+        bandwidth_kbps=maybe(rng.uniform(5, 100), 0.3),
+    )
+    faults = Faults(
+        packets=packets,
+        crash_every_s=maybe(rng.uniform(1, 10)),
+        crash_for_s=round(rng.uniform(0.1, 15), 3),
+        churn_every_s=maybe(rng.uniform(1, 10)),
+        churn_for_s=round(rng.uniform(0.1, 10), 3),
+        tracker_crash_every_s=maybe(rng.uniform(4, 15), 0.4),
+        tracker_crash_for_s=round(rng.uniform(0.1, 15), 3),
+        partition_every_s=maybe(rng.uniform(5, 15), 0.4),
+        partition_for_s=round(rng.uniform(0.5, 12), 3),
+        clog_every_s=maybe(rng.uniform(0.5, 5), 0.4),
+        clog_for_s=round(rng.uniform(0.1, 15), 3),
+    )
+    byzantine = {}
+    if nodes >= 10 and rng.random() < 0.4:
+        byzantine = {rng.choice(sorted(BYZANTINE)): rng.randint(1, max(1, nodes // 10))}
+    return Scenario(
+        name=f"random-{seed}",
+        nodes=nodes,
+        parts=rng.choice([1, 1, 1, 2, 3]),
+        trackers=rng.choice([1, 1, 2, 3]),
+        # In a ring, a peer that is cut off for its misdeeds takes messages on their way with it.
+        degree=rng.choice([4, 4, 6] if byzantine else [2, 3, 4, 4, 4, 5, 6]),
+        across_ms=round(rng.uniform(1, 150), 3),
+        join_over_s=round(rng.uniform(0, 5), 3),
+        run_for_s=round(rng.uniform(5, 20), 3),
+        publishers=rng.randint(1, min(nodes, 4)),
+        subscribers=rng.choice([0, 0, max(1, nodes // 2)]),
+        messages_per_s=round(rng.uniform(0.5, 10), 3),
+        messages_at_once=rng.choice([1, 1, 5, 40]),
+        message_bytes=rng.choice([0, 10, 308, 2000]),
+        faults=faults,
+        byzantine=byzantine,
+    )

@@ -1,0 +1,385 @@
+"""Runs machines on a heap of (time, sequence, target, event): the code that ships, simulated.
+
+A run is a function of its inputs and its seed. The simulator knows links and packets; what the
+nodes are and what befalls them is the scenario's business.
+"""
+
+import heapq
+import random
+from collections.abc import Callable
+
+from anabranch.core import codec, frames
+from anabranch.core.ids import ChainKey, FrameHead, NodeId, StreamPart
+from anabranch.core.machine import (
+    Congested,
+    Connect,
+    Deliver,
+    Disconnect,
+    Dropped,
+    Effect,
+    Event,
+    Forward,
+    LinkDown,
+    LinkUp,
+    Machine,
+    Notice,
+    Outcome,
+    Published,
+    Received,
+    Send,
+    Wakeup,
+    Writable,
+)
+from anabranch.core.messages import Control, Instruction
+from anabranch.sim.network import (
+    HIGH_MARK_S,
+    LOW_MARK_S,
+    NO_FAULTS,
+    Lane,
+    Observer,
+    Raw,
+    SimNode,
+    Underlay,
+    arrivals,
+)
+from anabranch.traces.recorder import Recorder
+
+START_AT = 1_767_225_600.0  # every run begins on the first of January 2026
+HANDSHAKE_TRIPS = 4  # one-way trips that opening a link takes: two for TCP, two to prove the keys
+DIAL_TIMEOUT_S = 3.0
+KEEPALIVE_S = 5.0  # how long a link may be dead before its ends notice
+
+_WAKEUP = Wakeup()
+_DATA = bytes([codec.DATA])
+
+
+class Simulator:
+    """The world of a run: time, nodes, links, and the heap that drives them."""
+
+    def __init__(
+        self, underlay: Underlay, seed: int | str, recorder: Recorder | None = None
+    ) -> None:
+        self.now = START_AT
+        self.nodes: dict[NodeId, SimNode] = {}
+        self.handled = 0
+        self.sent_frames = 0
+        self.faults = NO_FAULTS
+        self.observer: Observer | None = None
+        self._underlay = underlay
+        self._rng = random.Random(f"{seed}/network")
+        self._recorder = recorder
+        self._heap: list[
+            tuple[float, int, SimNode | None, Event | Callable[[], None], Lane | None]
+        ] = []
+        self._sequence = 0
+        self._published_at: dict[tuple[ChainKey, int], float] = {}
+
+    # --- What a scenario does -------------------------------------------------------------
+
+    def add(self, node: NodeId, place: int, machine: Machine) -> SimNode:
+        """Put a machine into the world."""
+        assert node not in self.nodes
+        added = self.nodes[node] = SimNode(node, place, machine)
+        self._arm(added)
+        return added
+
+    def at(self, at: float, action: Callable[[], None]) -> None:
+        """Do something at a time."""
+        self._push(at, None, action, None)
+
+    def tell(self, node: SimNode, event: Event) -> None:
+        """Let an event happen to a node now."""
+        if node.alive:
+            self._perform(node, node.machine.handle(event, self.now))
+            self.handled += 1
+            self._arm(node)
+
+    def crash(self, node: SimNode, silent: bool = False) -> None:
+        """Stop a node. Its peers see the links close, or, if it died silently, time out."""
+        node.alive = False
+        node.armed_at = None
+        for lane in list(node.lanes.values()):
+            self._close(lane, lane.delay_s if not silent else KEEPALIVE_S, "reset")
+        node.lanes.clear()
+
+    def restart(self, node: SimNode, machine: Machine) -> None:
+        """Start a crashed node again under its name, with nothing in its memory."""
+        assert not node.alive
+        node.machine = machine
+        node.alive = True
+        self._arm(node)
+
+    def partition(self, sides: dict[NodeId, int]) -> None:
+        """Split the network: packets between different sides are lost; no sides heals it."""
+        for node in self.nodes.values():
+            node.side = sides.get(node.id, 0)
+        for node in self.nodes.values():
+            for lane in node.lanes.values():
+                lane.blocked = lane.source.side != lane.target.side
+                if lane.blocked:
+                    self.at(self.now + KEEPALIVE_S, lambda lane=lane: self._time_out(lane))  # type: ignore[misc]
+
+    def clog(self, a: SimNode, b: NodeId, seconds: float) -> None:
+        """Let nothing leave on the lane from `a` to `b` for a while."""
+        lane = a.lanes.get(b)
+        if lane is not None:
+            lane.sent_until = max(lane.sent_until, self.now) + seconds
+            self._watch(lane)
+
+    # --- The loop -------------------------------------------------------------------------
+
+    def run(self, until: float, max_events: int | None = None) -> None:
+        """Let everything happen that is due by `until`."""
+        heap = self._heap
+        recorder = self._recorder
+        limit = None if max_events is None else self.handled + max_events
+        while heap and heap[0][0] <= until:
+            at, _, node, event, lane = heapq.heappop(heap)
+            self.now = at
+            if node is None:
+                event()  # type: ignore[operator]
+                continue
+            if not node.alive or (lane is not None and not lane.open):
+                continue
+            if lane is None:  # a wakeup, perhaps of a time that was moved
+                due = node.machine.wakeup_at
+                if node.armed_at != at:
+                    continue
+                node.armed_at = None
+                if due is None or due > at:
+                    self._arm(node)
+                    continue
+            effects = node.machine.handle(event, at)  # type: ignore[arg-type]
+            self.handled += 1
+            if effects or lane is not None:
+                if lane is not None and event.data[1:2] == _DATA:  # type: ignore[union-attr]
+                    self._data_came(node, event, effects, recorder)  # type: ignore[arg-type]
+                self._perform(node, effects)
+            due = node.machine.wakeup_at
+            if due is not None and (node.armed_at is None or due < node.armed_at):
+                self._arm(node)
+            if limit is not None and self.handled >= limit:
+                return
+        self.now = max(self.now, until)
+
+    def _data_came(
+        self, node: SimNode, event: Received, effects: list[Effect], recorder: Recorder | None
+    ) -> None:
+        observer = self.observer
+        if observer is not None:
+            observer.packet(node, event, self.now)
+        if recorder is None:
+            return
+        did = effects[0] if effects else None
+        if type(did) is Dropped or type(did) is Notice:
+            return
+        if type(did) is Deliver or type(did) is Forward:
+            head = did.head
+        else:  # a node at the edge that carries and does not subscribe
+            head = frames.peek(event.data, codec.frame_start(event.data))
+        hops = event.data[4] if event.data[3] else 0
+        recorder.received(self.now, node.id, event.sender, head, hops)
+
+    def _push(
+        self,
+        at: float,
+        node: SimNode | None,
+        event: Event | Callable[[], None],
+        lane: Lane | None,
+    ) -> None:
+        self._sequence += 1
+        heapq.heappush(self._heap, (at, self._sequence, node, event, lane))
+
+    def _arm(self, node: SimNode) -> None:
+        due = node.machine.wakeup_at
+        if due is not None and (node.armed_at is None or due < node.armed_at):
+            node.armed_at = due = max(due, self.now)
+            self._push(due, node, _WAKEUP, None)
+
+    # --- Effects --------------------------------------------------------------------------
+
+    def _perform(self, node: SimNode, effects: list[Effect]) -> None:
+        for effect in effects:
+            if type(effect) is Forward:
+                self._forward(node, effect)
+            elif type(effect) is Deliver:
+                self._deliver(node, effect)
+            elif type(effect) is Dropped:
+                if self._recorder is not None:
+                    self._recorder.dropped(
+                        self.now, node.id, effect.peer, effect.head, effect.reason
+                    )
+            elif type(effect) is Send:
+                self._send(node, effect.to, effect.message)
+            else:
+                self._perform_rare(node, effect)
+
+    def _perform_rare(self, node: SimNode, effect: Effect | Raw) -> None:
+        if type(effect) is Connect:
+            self._dial(node, effect.peer)
+        elif type(effect) is Disconnect:
+            lane = node.lanes.pop(effect.peer, None)
+            if lane is not None:
+                self._linked(node, effect.peer, False, effect.reason)
+                self._close(lane, lane.delay_s, "closed")
+        elif type(effect) is Published:
+            self._publish(node, effect.head, effect.frame)
+        elif type(effect) is Outcome:
+            if self.observer is not None:
+                self.observer.outcome(node, effect, self.now)
+        elif type(effect) is Notice:
+            if self._recorder is not None:
+                self._recorder.noted(self.now, node.id, effect.kind, effect.detail, effect.part)
+        elif type(effect) is Raw:
+            lane = node.lanes.get(effect.to)
+            if lane is not None:
+                self._transmit(lane, Received(node.id, effect.data))
+        else:
+            raise AssertionError(f"no driver performs {type(effect).__name__}")
+
+    def _forward(self, node: SimNode, forward: Forward) -> None:
+        now, recorder, quiet = self.now, self._recorder, self.faults is NO_FAULTS
+        route = event = None
+        sent: list[NodeId] = []
+        for peer, branch in forward.branches:
+            if branch is not route or event is None:
+                route = branch
+                event = Received(node.id, codec.carry_head(forward.overlay, route) + forward.frame)
+            lane = node.lanes.get(peer)
+            if lane is None:
+                if recorder is not None:
+                    recorder.dropped(now, node.id, peer, forward.head, "no-link")
+                continue
+            sent.append(peer)
+            if quiet and not lane.blocked and not lane.sent_until:
+                self._sequence += 1
+                heapq.heappush(
+                    self._heap, (now + lane.delay_s, self._sequence, lane.target, event, lane)
+                )
+            else:
+                self._transmit(lane, event)
+        self.sent_frames += len(sent)
+        if recorder is not None and event is not None:
+            recorder.sent(now, node.id, sent, forward.head, len(event.data))
+
+    def _transmit(self, lane: Lane, event: Received) -> None:
+        for at in arrivals(lane, len(event.data), self.now, self.faults, self._rng):
+            self._push(at, lane.target, event, lane)
+        self._watch(lane)
+
+    def _send(self, node: SimNode, to: NodeId, message: Control) -> None:
+        lane = node.lanes.get(to)
+        if lane is None:
+            return
+        if self._recorder is not None and type(message) is Instruction:
+            told = sorted([c.node for c in message.connect] + list(message.accept))
+            self._recorder.instruction(self.now, node.id, to, message.part, message.counter, told)
+        self._transmit(lane, Received(node.id, codec.encode(message)))
+
+    def _publish(self, node: SimNode, head: FrameHead, frame: bytes) -> None:
+        self._published_at[head.chain, head.last] = self.now
+        if self._recorder is not None:
+            self._recorder.published(self.now, node.id, head, len(frame))
+        if self.observer is not None:
+            self.observer.published(node, head, frame, self.now)
+
+    def _deliver(self, node: SimNode, deliver: Deliver) -> None:
+        if self._recorder is None and self.observer is None:
+            return
+        head = deliver.head
+        delay_s = self.now - self._published_at.get((head.chain, head.last), self.now)
+        if self._recorder is not None:
+            delay_ms = round(delay_s * 1000, 3)
+            self._recorder.delivered(self.now, node.id, head, deliver.hops, delay_ms)
+        if self.observer is not None:
+            self.observer.delivered(node, head, deliver.frame, deliver.hops, delay_s)
+
+    # --- Links ----------------------------------------------------------------------------
+
+    def _dial(self, node: SimNode, peer: NodeId) -> None:
+        machine = node.machine
+        other = self.nodes.get(peer)
+        if other is None:
+            self.at(self.now, lambda: self._dial_failed(node, machine, peer, "unknown"))
+            return
+        trip_s = self._underlay.delay_s(node.place, other.place)
+
+        def answer() -> None:
+            if not node.alive or node.machine is not machine or peer in node.lanes:
+                return
+            if other.side != node.side:
+                late = self.now + DIAL_TIMEOUT_S
+                self.at(late, lambda: self._dial_failed(node, machine, peer, "timeout"))
+            elif not other.alive:
+                self._dial_failed(node, machine, peer, "refused")
+            else:
+                self._open(node, other)
+
+        self.at(self.now + HANDSHAKE_TRIPS * trip_s, answer)
+
+    def _dial_failed(self, node: SimNode, machine: Machine, peer: NodeId, reason: str) -> None:
+        if node.machine is machine and peer not in node.lanes:
+            self._linked(node, peer, False, reason)
+            self.tell(node, LinkDown(peer, reason))
+
+    def _open(self, a: SimNode, b: SimNode) -> None:
+        for node, peer in ((a, b.id), (b, a.id)):
+            if peer in node.lanes:  # the end of a link whose other end died unnoticed
+                self._notice_end(node.lanes[peer], "replaced")
+        there = Lane(a, b, self._underlay.delay_s(a.place, b.place))
+        back = Lane(b, a, self._underlay.delay_s(b.place, a.place))
+        there.back, back.back = back, there
+        a.lanes[b.id], b.lanes[a.id] = there, back
+        rtt_s = there.delay_s + back.delay_s
+        for node, peer in ((a, b.id), (b, a.id)):
+            self._linked(node, peer, True, "")
+            if self._recorder is not None:
+                self._recorder.rtt(self.now, node.id, peer, rtt_s)
+            self.tell(node, LinkUp(peer, rtt_s))
+
+    def _close(self, lane: Lane, after_s: float, reason: str) -> None:
+        """End both lanes now, and let the far end notice after a while."""
+        lane.open = lane.back.open = False
+        self.at(self.now + after_s, lambda: self._notice_end(lane.back, reason))
+
+    def _notice_end(self, lane: Lane, reason: str) -> None:
+        node, peer = lane.source, lane.target.id
+        if node.lanes.get(peer) is lane:
+            del node.lanes[peer]
+            self._linked(node, peer, False, reason)
+            self.tell(node, LinkDown(peer, reason))
+
+    def _time_out(self, lane: Lane) -> None:
+        if lane.blocked and lane.open:
+            lane.open = lane.back.open = False
+            self._notice_end(lane, "timeout")
+            self._notice_end(lane.back, "timeout")
+
+    def _watch(self, lane: Lane) -> None:
+        """Tell a lane's sender when it fills up, and when it may send again."""
+        if lane.congested or lane.waiting_s(self.now) <= HIGH_MARK_S:
+            return
+        lane.congested = True
+        self.at(self.now, lambda: self._tell_lane(lane, Congested(lane.target.id)))
+        self._drain(lane)
+
+    def _drain(self, lane: Lane) -> None:
+        waiting_s = lane.waiting_s(self.now)
+        if waiting_s > LOW_MARK_S and lane.open:
+            self.at(self.now + waiting_s - LOW_MARK_S + 1e-6, lambda: self._drain(lane))
+            return
+        lane.congested = False
+        self._tell_lane(lane, Writable(lane.target.id))
+
+    def _tell_lane(self, lane: Lane, event: Event) -> None:
+        if lane.source.lanes.get(lane.target.id) is lane:
+            self.tell(lane.source, event)
+
+    def _linked(self, node: SimNode, peer: NodeId, up: bool, reason: str) -> None:
+        if self._recorder is not None:
+            self._recorder.linked(self.now, node.id, peer, up, reason)
+
+    def snapshot(self, node: SimNode, part: StreamPart, neighbours: tuple[NodeId, ...]) -> None:
+        """Record a node's neighbours."""
+        if self._recorder is not None:
+            self._recorder.topology(self.now, node.id, part, neighbours)

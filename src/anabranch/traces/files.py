@@ -1,0 +1,155 @@
+"""Traces on disk: JSON lines or Parquet, chosen by the file's name, and always a hash.
+
+The hash is that of the trace alone: the same run gives the same hash whatever the file's form.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+import msgspec
+
+from anabranch.core.errors import LocalError
+from anabranch.traces.schema import KINDS, Record
+
+BATCH_RECORDS = 10_000
+
+_lines = msgspec.json.Encoder().encode_lines
+_read = msgspec.json.Decoder(Record).decode
+
+COLUMNS = {
+    "kind": "string",
+    "at": "float64",
+    "node": "string",
+    "peer": "string",
+    "part": "string",
+    "publisher": "string",
+    "chain": "string",
+    "number": "int64",
+    "count": "int32",
+    "size_bytes": "int32",
+    "hops": "int32",
+    "delay_ms": "float64",
+    "reason": "string",
+    "up": "bool_",
+    "counter": "int64",
+    "rtt_ms": "float64",
+    "neighbours": "list<string>",
+    "what": "string",
+    "detail": "string",
+}
+
+
+class TraceWriter:
+    """Streams records to a file, or only hashes and counts them when there is no path."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.records = 0
+        self._hash = hashlib.sha256()
+        self._batch: list[Record] = []
+        self._file: BinaryIO | None = None
+        self._parquet: Any = None
+        if path is None:
+            return
+        if path.suffix == ".jsonl":
+            self._file = path.open("wb")
+        elif path.suffix == ".parquet":
+            self._parquet = _open_parquet(path)
+        else:
+            raise LocalError(f"{path.name}: a trace's name ends in .jsonl or .parquet")
+
+    def __enter__(self) -> "TraceWriter":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def write(self, record: Record) -> None:
+        """Take one record."""
+        self._batch.append(record)
+        if len(self._batch) >= BATCH_RECORDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write out what has gathered."""
+        batch, self._batch = self._batch, []
+        if not batch:
+            return
+        lines = _lines(batch)
+        self._hash.update(lines)
+        self.records += len(batch)
+        if self._file is not None:
+            self._file.write(lines)
+        if self._parquet is not None:
+            self._parquet.write_table(_table(batch))
+
+    def close(self) -> None:
+        """Finish the file."""
+        self.flush()
+        if self._file is not None:
+            self._file.close()
+        if self._parquet is not None:
+            self._parquet.close()
+
+    def sha256(self) -> str:
+        """Return the hash of all records so far."""
+        self.flush()
+        return self._hash.hexdigest()
+
+
+def read_trace(path: Path) -> Iterator[Record]:
+    """Read a trace back, one record at a time."""
+    if path.suffix == ".parquet":
+        yield from _read_parquet(path)
+        return
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                yield _read(line)
+            except msgspec.DecodeError as error:
+                raise LocalError(f"{path.name}, line {number}: {error}") from error
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise LocalError("Parquet traces need pyarrow: pip install 'anabranch[lab]'") from error
+    return pyarrow
+
+
+def _schema(arrow: Any) -> Any:
+    types = {"list<string>": arrow.list_(arrow.string())}
+    return arrow.schema(
+        [
+            (name, types[kind] if kind in types else getattr(arrow, kind)())
+            for name, kind in COLUMNS.items()
+        ]
+    )
+
+
+def _open_parquet(path: Path) -> Any:
+    arrow = _pyarrow()
+    return arrow.parquet.ParquetWriter(path, _schema(arrow), compression="zstd")
+
+
+def _table(batch: list[Record]) -> Any:
+    arrow = _pyarrow()
+    rows = [{"kind": type(r).__name__.lower(), **msgspec.structs.asdict(r)} for r in batch]
+    return arrow.Table.from_pylist(rows, schema=_schema(arrow))
+
+
+def _read_parquet(path: Path) -> Iterator[Record]:
+    arrow = _pyarrow()
+    for batch in arrow.parquet.ParquetFile(path).iter_batches(batch_size=BATCH_RECORDS):
+        for row in batch.to_pylist():
+            fields = ("kind", *KINDS[row["kind"]].__struct_fields__)
+            yield msgspec.convert({name: row[name] for name in fields}, Record)

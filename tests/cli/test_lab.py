@@ -1,0 +1,91 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from anabranch.cli.lab import app
+
+RUN = ["run", "randomness", "--nodes", "8,12", "--repeats", "3"]
+
+
+def test_the_experiments_are_listed() -> None:
+    result = CliRunner().invoke(app, ["list"])
+    assert result.exit_code == 0
+    assert "randomness" in result.stdout
+    assert "propagation" in result.stdout
+
+
+def test_a_table_has_the_papers_figures() -> None:
+    options = ["--nodes", "32", "--repeats", "1"]
+    result = CliRunner().invoke(app, ["run", "propagation", *options])
+    assert result.exit_code == 0
+    assert "137 (120-150)" in result.stdout
+    assert "…" not in result.stdout  # it fits into 80 columns
+
+
+def test_json_is_one_object_a_row_and_nothing_else() -> None:
+    result = CliRunner().invoke(app, [*RUN, "--json", "--seed", "5"])
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [row["nodes"] for row in rows] == [8, 12]
+    assert result.stderr == ""
+    again = CliRunner().invoke(app, [*RUN, "--json", "--seed", "5"])
+    assert again.stdout == result.stdout
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_a_progress_bar_takes_no_rows_to_the_terminal() -> None:
+    screen, terminal = os.openpty()
+    program = "from anabranch.cli.lab import app; app()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, *RUN, "--json"],
+        stdout=subprocess.PIPE,
+        stderr=terminal,
+        env=os.environ | {"TERM": "xterm"},
+        check=True,
+    )
+    os.close(terminal)
+    shown = os.read(screen, 65536)
+    os.close(screen)
+    assert b"Randomness" in shown
+    assert b"pair_probability" not in shown
+    assert [json.loads(line)["nodes"] for line in done.stdout.splitlines()] == [8, 12]
+
+
+def test_a_folder_gets_picture_rows_and_options(tmp_path: Path) -> None:
+    out = tmp_path / "new" / "folder"
+    result = CliRunner().invoke(app, [*RUN, "--json", "--out", str(out)])
+    assert (out / "randomness.png").read_bytes().startswith(b"\x89PNG")
+    assert (out / "randomness.jsonl").read_text() == result.stdout
+    options = json.loads((out / "randomness.options.json").read_text())
+    assert options["experiment"] == "randomness"
+    assert (options["nodes"], options["repeats"], options["seed"]) == ([8, 12], 3, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "advice"),
+    [
+        (["run", "nothing"], "choose one of aws16, randomness, propagation"),
+        (["run", "randomness", "--nodes", "1"], "--nodes must be 2 or more"),
+        (["run", "randomness", "--nodes", "32,1"], "--nodes must be 2 or more"),
+        (["run", "randomness", "--nodes", "many"], "write for example --nodes 32,64"),
+        (["run", "randomness", "--nodes", ""], "write for example --nodes 32,64"),
+        (["run", "randomness", "--nodes", "1000000"], "at most --nodes 10000"),
+        (["run", "randomness", "--repeats", "0"], "--repeats must be 1 or more"),
+        (["run", "randomness", "--degree", "1"], "--degree must be 2 or more"),
+        (["run", "randomness", "--underlay", "aws16"], "leave it out"),
+        (["run", "propagation", "--underlay", "sea"], "one of: aws16, constant, plane"),
+        (["run", "propagation", "--overlay", "none"], "one of: random-regular"),
+        (["run", "randomness", "--engine", "spark"], "use --engine local"),
+        (["run", "randomness", "--out", "/dev/null/folder"], "name another"),
+    ],
+)
+def test_bad_input_is_answered_in_one_line(arguments: list[str], advice: str) -> None:
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert advice in result.stderr
+    assert len(result.stderr.splitlines()) == 1

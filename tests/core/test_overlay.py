@@ -1,0 +1,106 @@
+"""The frames of the last while, and the defaults of the contract."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anabranch.core.ids import FrameHead, PartKey, chain_key, part_key
+from anabranch.core.messages import Contact, Leave
+from anabranch.core.overlay import Carried, Overlay, PartSettings, RecentFrames
+from machines import NODES, OTHER, PART, START
+
+KEY, OTHER_KEY = part_key(PART), part_key(OTHER)
+
+
+def test_frames_are_kept_per_part_in_the_order_they_came() -> None:
+    recent = RecentFrames()
+    recent.add(KEY, b"one", START)
+    recent.add(OTHER_KEY, b"other", START)
+    recent.add(KEY, b"two", START + 1)
+    assert recent.since(KEY, 0.0) == [b"one", b"two"]
+    assert recent.since(KEY, START) == [b"one", b"two"]
+    assert recent.since(KEY, START + 0.1) == [b"two"]
+    assert recent.since(KEY, START + 2) == []
+    assert recent.since(PartKey(bytes(16)), 0.0) == []
+
+
+def test_frames_are_forgotten_by_age_by_number_and_by_size() -> None:
+    recent = RecentFrames(keep_s=10, frames=3, size_bytes=100)
+    recent.add(KEY, b"old", START)
+    recent.add(KEY, b"edge", START + 1)
+    recent.add(KEY, b"new", START + 11)
+    assert recent.since(KEY, 0.0) == [b"edge", b"new"]
+    for name in (b"a", b"b"):
+        recent.add(KEY, name, START + 11)
+    assert recent.since(KEY, 0.0) == [b"new", b"a", b"b"]
+    recent.add(KEY, bytes(99), START + 11)
+    assert recent.since(KEY, 0.0) == [b"b", bytes(99)]
+    assert recent.sizes() == {"recent frames": (2, 3), "recent bytes": (100, 100)}
+
+
+def test_a_frame_larger_than_all_there_is_room_for_is_not_kept() -> None:
+    recent = RecentFrames(size_bytes=100)
+    recent.add(KEY, b"small", START)
+    recent.add(KEY, bytes(101), START)
+    assert recent.since(KEY, 0.0) == []
+    recent.add(KEY, b"small", START)
+    assert recent.since(KEY, 0.0) == [b"small"]
+    assert recent.sizes()["recent bytes"] == (5, 100)
+
+
+def test_a_part_that_is_forgotten_leaves_nothing() -> None:
+    recent = RecentFrames()
+    recent.add(KEY, b"one", START)
+    recent.add(OTHER_KEY, b"other", START)
+    recent.forget(KEY)
+    recent.forget(PartKey(bytes(16)))
+    assert recent.since(KEY, 0.0) == []
+    assert recent.sizes()["recent frames"][0] == 1
+    recent.forget(OTHER_KEY)
+    assert [size for size, _ in recent.sizes().values()] == [0, 0]
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 50)), max_size=60))
+def test_recent_frames_equal_a_dumb_twin(steps: list[tuple[int, int]]) -> None:
+    recent, twin = RecentFrames(keep_s=10, frames=5, size_bytes=100), []
+    now = START
+    for after, size in steps:
+        now += after
+        recent.add(KEY, bytes(size), now)
+        twin.append((now, bytes(size)))
+        while len(twin) > 5 or sum(len(f) for _, f in twin) > 100 or twin[0][0] < now - 10:
+            del twin[0]
+            if not twin:
+                break
+        assert recent.since(KEY, 0.0) == [frame for _, frame in twin]
+        assert recent.since(KEY, now - 3) == [frame for at, frame in twin if at >= now - 3]
+        sizes = (len(twin), sum(len(frame) for _, frame in twin))
+        assert tuple(size for size, _ in recent.sizes().values()) == sizes
+
+
+def test_the_defaults_do_nothing() -> None:
+    overlay = Overlay(Contact(NODES[0]), random.Random(1), RecentFrames(), lambda _: True)
+    carried = Carried(FrameHead(KEY, chain_key(NODES[1], 1), 0, 1, 1, 1), b"", b"frame")
+    assert overlay.join(PART, PartSettings(), START) == []
+    assert overlay.publish(PART, carried, START) == []
+    assert overlay.carry(PART, carried, NODES[1], True, START) == []
+    assert overlay.receive(NODES[1], Leave(PART), START) == []
+    assert overlay.link(NODES[1], True, "", START) == []
+    assert overlay.wake(START) == []
+    assert overlay.leave(PART, START) == []
+    overlay.rtt(NODES[1], 0.1)
+    assert (overlay.wakeup_at, overlay.sizes()) == (None, {})
+    assert (overlay.noiseless, overlay.sees_copies) == (False, False)
+    assert overlay.hops(b"\5") == 0
+
+
+@pytest.mark.parametrize("sender", NODES[:3])
+def test_frames_come_from_neighbours_unless_an_overlay_says_otherwise(sender: bytes) -> None:
+    class Two(Overlay):
+        def neighbours(self, part: object) -> list[bytes]:
+            return NODES[1:3]
+
+    overlay = Two(Contact(NODES[0]), random.Random(1), RecentFrames(), lambda _: True)
+    assert overlay.accepts(PART, sender) is (sender in NODES[1:3])

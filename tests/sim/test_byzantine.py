@@ -1,0 +1,83 @@
+"""Peers that misbehave do harm, and the harm stays small."""
+
+import pytest
+
+from anabranch.core.ids import FrameHead
+from anabranch.sim.byzantine import BYZANTINE
+from anabranch.sim.cluster import Cluster
+from anabranch.sim.network import Constant, Observer, SimNode
+from anabranch.sim.simulator import START_AT, Simulator
+from anabranch.traces import schema
+from anabranch.traces.recorder import Recorder
+
+
+class Deliveries(Observer):
+    def __init__(self) -> None:
+        self.of: dict[bytes, list[bytes]] = {}
+
+    def delivered(
+        self, node: SimNode, head: FrameHead, frame: bytes, hops: int, delay_s: float
+    ) -> None:
+        self.of.setdefault(node.id, []).append(frame)
+
+
+class Network:
+    """Twelve nodes, of which the last misbehaves; the first publishes twenty messages."""
+
+    def __init__(self, kind: str) -> None:
+        self.records: list[schema.Record] = []
+        self.sim = Simulator(Constant(5), 1, Recorder(self.records.append))
+        self.cluster = Cluster(self.sim, 1, nodes=12, disguises={11: kind})
+        self.part = self.cluster.parts[0]
+        for node in self.cluster.peers:
+            self.cluster.subscribe(node, self.part)
+        self.sim.run(START_AT + 10)
+        self.sim.observer = self.deliveries = Deliveries()
+        for _ in range(20):
+            self.cluster.publish(self.cluster.peers[0], self.part, [b"real"])
+            self.sim.run(self.sim.now + 0.5)
+
+    def faults(self) -> dict[str, int]:
+        counts: dict[str, int] = {}
+        for record in self.records:
+            if isinstance(record, schema.Noted) and record.what == "fault":
+                reason = record.detail.split()[0]
+                counts[reason] = counts.get(reason, 0) + 1
+        return counts
+
+    def at_honest(self) -> list[int]:
+        return [len(self.deliveries.of.get(node.id, [])) for node in self.cluster.peers[:11]]
+
+
+@pytest.mark.parametrize("kind", sorted(BYZANTINE))
+def test_honest_nodes_get_every_message_once_all_the_same(kind: str) -> None:
+    network = Network(kind)
+    assert network.at_honest() == [20] * 11
+    published = network.deliveries.of[network.cluster.peers[0].id]
+    for node in network.cluster.peers[1:11]:
+        assert sorted(network.deliveries.of[node.id]) == sorted(published)
+
+
+def test_a_silent_peer_passes_nothing_on_and_breaks_no_rule() -> None:
+    network = Network("silent")
+    silent = "0x" + network.cluster.peers[11].id.hex()
+    assert not [r for r in network.records if isinstance(r, schema.Sent) and r.node == silent]
+    assert network.faults() == {}
+
+
+def test_a_forger_loses_its_links() -> None:
+    network = Network("forging")
+    assert network.faults()["forged"] >= 4
+
+
+def test_a_replayer_only_makes_duplicates() -> None:
+    network = Network("replaying")
+    assert network.faults() == {}
+    replayer = "0x" + network.cluster.peers[11].id.hex()
+    copies = [r for r in network.records if isinstance(r, schema.Duplicate) and r.peer == replayer]
+    assert len(copies) > 20 * 4
+
+
+def test_a_flooder_loses_its_links() -> None:
+    network = Network("flooding")
+    assert sum(network.faults().values()) >= 4

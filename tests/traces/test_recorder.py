@@ -1,0 +1,36 @@
+"""The recorder names things as people do."""
+
+from anabranch.core.ids import FrameHead, NodeId, chain_key, part_key, stream_part
+from anabranch.traces import schema
+from anabranch.traces.recorder import Recorder
+
+A, B = NodeId(b"a" * 20), NodeId(b"b" * 20)
+PART = stream_part("0x" + "1" * 40 + "/city/cars", 7)
+HEAD = FrameHead(part_key(PART), chain_key(A, 255), 0, 5, 9, 3)
+
+
+def recorded() -> tuple[Recorder, list[schema.Record]]:
+    records: list[schema.Record] = []
+    return Recorder(records.append), records
+
+
+def test_frames_are_named_by_part_publisher_chain_and_number() -> None:
+    recorder, records = recorded()
+    recorder.name_part(PART)
+    recorder.sent(1.0, A, [B], HEAD, 400)
+    names = (str(PART), "0x" + "61" * 20, "00000000000000ff", 9)
+    assert records == [schema.Sent(1.0, "0x" + "61" * 20, *names, "0x" + "62" * 20, 400)]
+
+
+def test_a_part_without_a_name_is_shown_by_its_hash() -> None:
+    recorder, records = recorded()
+    recorder.published(1.0, A, HEAD, 400)
+    assert records[0].part == part_key(PART).hex()  # type: ignore[union-attr]
+
+
+def test_a_duplicate_is_not_a_drop() -> None:
+    recorder, records = recorded()
+    recorder.dropped(1.0, B, A, HEAD, "duplicate")
+    recorder.dropped(1.0, B, None, HEAD, "link-full")
+    assert [type(record) for record in records] == [schema.Duplicate, schema.Dropped]
+    assert records[1].peer == ""  # type: ignore[union-attr]
