@@ -19,12 +19,22 @@ def test_the_experiments_are_listed() -> None:
     assert "propagation" in result.stdout
 
 
-def test_a_table_has_the_papers_figures() -> None:
+def test_the_list_can_be_read_by_programs() -> None:
+    result = CliRunner().invoke(app, ["list", "--json"])
+    names = [json.loads(line)["name"] for line in result.stdout.splitlines()]
+    assert names == ["aws16", "randomness", "propagation"]
+
+
+def test_a_table_has_the_papers_figures_and_a_picture_is_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     options = ["--nodes", "32", "--repeats", "1"]
     result = CliRunner().invoke(app, ["run", "propagation", *options])
     assert result.exit_code == 0
     assert "137 (120-150)" in result.stdout
     assert "…" not in result.stdout  # it fits into 80 columns
+    assert (tmp_path / "figures" / "propagation.png").stat().st_size > 10_000
 
 
 def test_json_is_one_object_a_row_and_nothing_else() -> None:

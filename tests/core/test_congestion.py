@@ -197,6 +197,23 @@ def test_the_chains_remembered_are_bounded() -> None:
     assert congestion.sizes()["chains told"] == (MAX_UPSTREAMS, MAX_UPSTREAMS)
 
 
+def test_the_chains_told_longest_ago_are_forgotten_first() -> None:
+    congestion = Congestion()
+    chains = [chain_key(A, number) for number in range(MAX_UPSTREAMS + 1)]
+
+    def tell(number: int, now: float) -> NodeId | None:
+        congestion.came(KEY, chains[number], B)
+        return congestion.whom_to_tell(KEY, chains[number], now)
+
+    for number in range(MAX_UPSTREAMS):
+        assert tell(number, START) == B
+    assert tell(0, START + 1) == B
+    assert tell(MAX_UPSTREAMS, START + 1) == B
+    assert tell(0, START + 1) is None
+    assert tell(1, START) == B  # forgotten, so that it is told once more
+    assert tell(MAX_UPSTREAMS, START + 1) is None
+
+
 def test_a_part_that_is_left_leaves_nothing_behind() -> None:
     congestion = Congestion()
     other = part_key(OTHER)

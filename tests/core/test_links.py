@@ -75,6 +75,14 @@ def test_a_link_that_comes_by_itself_is_kept_for_whoever_will_hold_it() -> None:
     assert links.wake(START + 100) == []
 
 
+def test_who_dialled_once_need_not_dial_the_next_time() -> None:
+    links = standing()
+    links.release(A, START)
+    assert links.hold(A, "", False, START) == []
+    links.down(A, START)
+    assert links.wakeup_at is None
+
+
 def test_a_dial_that_nobody_waits_for_any_more() -> None:
     links = Links()
     links.hold(A, "", True, START)

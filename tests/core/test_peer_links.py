@@ -111,6 +111,8 @@ def test_round_trips_are_told_to_overlays_while_there_is_a_link() -> None:
     hand = member()
     assert hand(Rtt(A, 0.05), Rtt(C, 0.01)) == []
     assert overlay(hand).rtts == {A: 0.05}
+    hand(LinkUp(C, 0.02), Received(B, GARBAGE), LinkUp(B, 0.03))
+    assert overlay(hand).rtts == {A: 0.05, C: 0.02}  # who is banned does not count
 
 
 def test_a_fault_costs_the_link_for_a_while() -> None:

@@ -73,13 +73,13 @@ def test_a_stream_without_a_tracker_is_said_to_have_none() -> None:
 
 
 def test_an_instruction_says_whom_to_dial_and_whom_to_accept() -> None:
-    node = member()
+    node = settled(D, degree=4)
     node.up(C)
-    instruction = Instruction(PART, 1, (Contact(A, "a:1"), Contact(C, "c:1")), (B, node.me.node))
-    assert node.hear(TRACKER.node, instruction) == [
+    both = (Contact(A, "a:1"), Contact(C, "c:1"))
+    assert node.hear(TRACKER.node, Instruction(PART, 2, both, (B, D, node.me.node))) == [
         Hold(A, "a:1", True),
         Hold(C, "c:1", True),
-        Send(C, Meet(PART, False, 2_000)),
+        Send(C, Meet(PART, False, 0)),
         Hold(B, "", False),
     ]
 

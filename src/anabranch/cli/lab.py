@@ -21,6 +21,8 @@ if TYPE_CHECKING:  # the lab's own imports are slow, and optional: see `experime
 
 app = typer.Typer(no_args_is_help=True, help="Run the papers' experiments.")
 
+DEFAULT_OUT = Path("figures")
+
 
 def experiments() -> "dict[str, lab.Experiment]":
     """Load the lab, which needs more than the rest of the program."""
@@ -34,8 +36,14 @@ def experiments() -> "dict[str, lab.Experiment]":
 
 
 @app.command("list")
-def list_experiments() -> None:
+def list_experiments(
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per row.")] = False,
+) -> None:
     """List the experiments."""
+    if as_json:
+        for experiment in experiments().values():
+            typer.echo(json.dumps({"name": experiment.name, "about": experiment.about}))
+        return
     shown = Table(box=box.SIMPLE, show_header=False)
     for experiment in experiments().values():
         shown.add_row(experiment.name, experiment.about)
@@ -54,7 +62,11 @@ def run(
     engine: Annotated[str, typer.Option(help="Where it runs: local.")] = "local",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per row.")] = False,
     out: Annotated[
-        Path | None, typer.Option(help="A folder for the picture, the rows and the options.")
+        Path | None,
+        typer.Option(
+            help="A folder for the picture, the rows and the options; "
+            "figures, unless --json is given."
+        ),
     ] = None,
 ) -> None:
     """Run an experiment; print its table, or its rows as JSON."""
@@ -75,6 +87,8 @@ def run(
             overlay=overlay,
             underlay=underlay,
         )
+        if out is None and not as_json:
+            out = DEFAULT_OUT
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)
     except OptionError as error:

@@ -135,9 +135,7 @@ class Links:
             elif not link.holds and link.state == UP:
                 self._forget(peer)
                 effects.append(Disconnect(peer, "unheld"))
-            elif not link.holds:
-                # A dial of ours is still under way: look again when it has had its time.
-                self._timers.set(peer, now + UNHELD_FOR_S)
+            # A dial that nobody waits for any more is answered by a LinkUp or a LinkDown.
         return effects
 
     def strain(self, peer: NodeId, now: float) -> None:

@@ -11,15 +11,12 @@ Counter 0 is never stale: it is a node that has just started, perhaps again unde
 A node with a counter this tracker never gave comes from a former life of the tracker (or from
 another one): the links it reports are taken over as they stand.
 
-The tracker keeps the graph of each part through `Topology`, so that another way of choosing
-neighbours needs no other tracker.
+The tracker keeps the graph of each part through `Topology` (tracked.py), so that another way of
+choosing neighbours needs no other tracker.
 """
 
 import random
-from collections.abc import Callable, Sequence
-from typing import Protocol
-
-import msgspec
+from collections.abc import Sequence
 
 from anabranch.core import codec
 from anabranch.core.errors import RemoteError
@@ -37,8 +34,10 @@ from anabranch.core.machine import (
     Wakeup,
 )
 from anabranch.core.messages import Contact, Instruction, Leave, Status
+from anabranch.core.messages.tracker import MAX_COUNTER
 from anabranch.core.overlay import Directory
 from anabranch.core.timers import Timers
+from anabranch.core.tracked import MakeTopology, TrackedNode, TrackedPart, pair
 
 QUIET_S = 0.1  # instructions leave when nothing has changed for this long,
 AT_MOST_S = 2.0  # or when the first change is this old
@@ -53,79 +52,6 @@ MAX_PARTS = 10_000
 MAX_NODES_PER_PART = 1_000_000
 MAX_PARTS_PER_NODE = 1_000
 MAX_APART = 10_000  # per part
-
-
-class Topology(Protocol):
-    """The graph of one part: every change returns the nodes whose neighbours changed."""
-
-    def join(self, node: NodeId) -> list[NodeId]:
-        """Add a node and give it neighbours."""
-
-    def leave(self, node: NodeId) -> list[NodeId]:
-        """Remove a node and close the gap."""
-
-    def cut(self, a: NodeId, b: NodeId) -> list[NodeId]:
-        """Part two that could not connect, and find others for them."""
-
-    def add(self, node: NodeId) -> None:
-        """Add a node and no links."""
-
-    def adopt(self, a: NodeId, b: NodeId) -> bool:
-        """Take over a link as it stands."""
-
-    def complete(self) -> list[NodeId]:
-        """Fill what slots are open."""
-
-    def mend(self) -> list[NodeId]:
-        """Join what has come apart."""
-
-    def neighbours(self, node: NodeId) -> Sequence[NodeId]:
-        """Return a node's neighbours."""
-
-
-Suitable = Callable[[NodeId, NodeId], bool]
-MakeTopology = Callable[[int, random.Random, Suitable], Topology]
-
-
-class _Node(msgspec.Struct):
-    """What the tracker knows of a node in one part."""
-
-    counter: int
-    address: str
-    reported: tuple[NodeId, ...]
-    rtts_us: tuple[int, ...] = ()
-    instructed: tuple[NodeId, ...] | None = None  # the neighbours it was last told, sorted
-    sent_at: float = 0.0  # when we instructed it; 0: never yet
-    restarted_at: float = 0.0
-
-
-class _Part:
-    """One overlay: its graph, its nodes, and what is still to be said to them."""
-
-    def __init__(self, part: StreamPart, degree: int, rng: random.Random, make: MakeTopology):
-        self.part = part
-        self.degree = degree
-        self.began_at = 0.0
-        self.nodes: dict[NodeId, _Node] = {}
-        self.owed: dict[NodeId, None] = {}  # an instruction, in the order of the changes
-        self.first_change_at: float | None = None
-        self.gathering = False
-        self.apart: dict[tuple[NodeId, NodeId], float] = {}
-        self.graph = make(degree, rng, self.suitable)
-
-    def suitable(self, a: NodeId, b: NodeId) -> bool:
-        """Two nodes may be linked unless they could not connect a short while ago."""
-        return not self.apart or pair(a, b) not in self.apart
-
-    def reconcile(self, node: NodeId) -> None:
-        """Let a node that left or restarted be tried again by everyone."""
-        for apart in [apart for apart in self.apart if node in apart]:
-            del self.apart[apart]
-
-
-def pair(a: NodeId, b: NodeId) -> tuple[NodeId, NodeId]:
-    """Name a link whichever end is named first."""
-    return (a, b) if a < b else (b, a)
 
 
 _Timer = tuple[str, StreamPart | None, NodeId | None]
@@ -143,7 +69,7 @@ class Tracker:
         self._directory = directory
         self._rng = rng
         self._topology = topology
-        self._parts: dict[StreamPart, _Part] = {}
+        self._parts: dict[StreamPart, TrackedPart] = {}
         self._parts_of: dict[NodeId, dict[StreamPart, None]] = {}
         self._timers: Timers[_Timer] = Timers()
 
@@ -211,6 +137,8 @@ class Tracker:
         return []
 
     def _status(self, sender: NodeId, status: Status, now: float) -> None:
+        if status.counter > MAX_COUNTER:
+            raise RemoteError("counter", str(status.counter))
         state = self._part(status.part, now)
         if state is None:
             return
@@ -238,7 +166,7 @@ class Tracker:
             node.reported, node.rtts_us = status.neighbours, status.rtts_us
             self._compare(state, sender, status, now)
 
-    def _welcome(self, state: _Part, sender: NodeId, status: Status, now: float) -> None:
+    def _welcome(self, state: TrackedPart, sender: NodeId, status: Status, now: float) -> None:
         of_node = self._parts_of.get(sender, {})
         if len(of_node) >= MAX_PARTS_PER_NODE or len(state.nodes) >= MAX_NODES_PER_PART:
             if not state.nodes:
@@ -247,7 +175,7 @@ class Tracker:
         self._parts_of.setdefault(sender, of_node)[state.part] = None
         # What it reports stands for what it was told, so that nothing need be said if it may stay.
         told = tuple(sorted(status.neighbours)) if status.counter else None
-        state.nodes[sender] = _Node(
+        state.nodes[sender] = TrackedNode(
             status.counter, status.address, status.neighbours, status.rtts_us, told
         )
         if status.counter and not state.gathering and now < state.began_at + GATHER_S:
@@ -256,16 +184,19 @@ class Tracker:
         if status.counter or state.gathering:
             # It has been in this overlay before: take over the links that both ends report.
             state.graph.add(sender)
+            changed = []
             for peer in status.neighbours:
                 other = state.nodes.get(peer)
-                if other is not None and sender in other.reported:
-                    state.graph.adopt(sender, peer)
-            changed = [] if state.gathering else state.graph.complete()
+                reports_us = other is not None and sender in other.reported
+                if reports_us and state.graph.adopt(sender, peer):
+                    changed.append(peer)  # it may have been told otherwise since
+            if not state.gathering:
+                changed += state.graph.complete()
         else:
             changed = state.graph.join(sender)
         self._owe(state, [*changed, sender], now)
 
-    def _compare(self, state: _Part, sender: NodeId, status: Status, now: float) -> None:
+    def _compare(self, state: TrackedPart, sender: NodeId, status: Status, now: float) -> None:
         """Hold what a node has against what it was told."""
         node = state.nodes[sender]
         replaceable = len(state.nodes) > state.degree + 1  # else nobody could take its place
@@ -277,23 +208,28 @@ class Tracker:
             elif replaceable and state.nodes[peer].restarted_at <= now - AGAIN_S:
                 self._set_apart(state, sender, peer, now)
                 self._owe(state, state.graph.cut(sender, peer), now)
+            elif not replaceable and node.sent_at <= now - MEND_EVERY_S:
+                # It may have taken the same counter of another tracker for ours: say it anew.
+                self._tell_again(state, [sender], now)
         if any(peer not in (node.instructed or ()) for peer in status.neighbours):
             self._tell_again(state, [sender], now)
 
-    def _set_apart(self, state: _Part, a: NodeId, b: NodeId, now: float) -> None:
+    def _set_apart(self, state: TrackedPart, a: NodeId, b: NodeId, now: float) -> None:
         state.apart.pop(pair(a, b), None)
         state.apart[pair(a, b)] = now + APART_S
         if len(state.apart) > MAX_APART:
             del state.apart[next(iter(state.apart))]
         self._timers.sooner(("mend", state.part, None), now + MEND_EVERY_S)
 
-    def _part(self, part: StreamPart, now: float) -> _Part | None:
+    def _part(self, part: StreamPart, now: float) -> TrackedPart | None:
         state = self._parts.get(part)
         if state is None:
             settings = self._directory(part)
             if settings is None or len(self._parts) >= MAX_PARTS:
                 return None
-            state = self._parts[part] = _Part(part, settings.degree, self._rng, self._topology)
+            state = self._parts[part] = TrackedPart(
+                part, settings.degree, self._rng, self._topology
+            )
             state.began_at = now
         return state
 
@@ -322,7 +258,7 @@ class Tracker:
 
     # --- Instructions ---------------------------------------------------------------------
 
-    def _owe(self, state: _Part, nodes: Sequence[NodeId], now: float) -> None:
+    def _owe(self, state: TrackedPart, nodes: Sequence[NodeId], now: float) -> None:
         """Note that nodes are owed an instruction, and when it is to leave."""
         if not nodes:
             return
@@ -333,13 +269,13 @@ class Tracker:
         self._timers.set(("flush", state.part, None), at)
         self._timers.sooner(("mend", state.part, None), now + MEND_EVERY_S)
 
-    def _tell_again(self, state: _Part, nodes: Sequence[NodeId], now: float) -> None:
+    def _tell_again(self, state: TrackedPart, nodes: Sequence[NodeId], now: float) -> None:
         """Owe nodes an instruction, even one that says what the last one said."""
         for node in nodes:
             state.nodes[node].instructed = None
         self._owe(state, nodes, now)
 
-    def _flush(self, state: _Part, now: float) -> list[Effect]:
+    def _flush(self, state: TrackedPart, now: float) -> list[Effect]:
         state.first_change_at = None
         if state.gathering:
             return []
@@ -360,7 +296,7 @@ class Tracker:
         return effects
 
     def _instruction(
-        self, state: _Part, node: NodeId, known: _Node, neighbours: Sequence[NodeId]
+        self, state: TrackedPart, node: NodeId, known: TrackedNode, neighbours: Sequence[NodeId]
     ) -> Instruction:
         """Of two neighbours, the one with the lower name dials and the other accepts."""
         connect = tuple(Contact(p, state.nodes[p].address) for p in neighbours if node < p)
@@ -390,7 +326,7 @@ class Tracker:
                 self._mend(state, now)
         return effects
 
-    def _mend(self, state: _Part, now: float) -> None:
+    def _mend(self, state: TrackedPart, now: float) -> None:
         """Forgive old pairs, fill slots that stayed open, and join an overlay that has split."""
         while state.apart and (first := next(iter(state.apart))) and state.apart[first] <= now:
             del state.apart[first]

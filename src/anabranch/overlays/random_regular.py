@@ -8,8 +8,8 @@ not), and tries again what failed. Where the papers are silent:
   reach one of them long before the other.
 - Old neighbours are kept until the new ones stand or have failed, so that a change of neighbours
   opens no hole in the overlay.
-- A node that was without neighbours asks each new one for the frames of the meantime, until it
-  has all it was told to have: the first may be as new as itself and know nothing.
+- A node that was without neighbours exchanges the frames of the meantime with each new one,
+  until it has all it was told to have: the first may be as new as itself and know nobody.
 """
 
 from collections.abc import Sequence
@@ -32,6 +32,7 @@ LOST_AFTER_S = 1.5  # how long a neighbour may be gone before the tracker hears 
 TRACKER_PATIENCE_S = 3.0  # how long a tracker may be out of reach before the next is tried
 UNKNOWN_RTT_US = 2_000_000  # what a round trip may take before one has been measured
 MAX_HOPS = 255
+MAX_LEAP = 1 << 40  # how far a counter may go ahead: one that ran to its end would end the protocol
 
 HOPS = [bytes([hops]) for hops in range(MAX_HOPS + 1)]
 
@@ -148,8 +149,11 @@ class RandomRegular(Overlay):
         self, member: _Membership, sender: NodeId, message: Instruction, now: float
     ) -> list[Effect]:
         contact = member.contact()
-        if contact is None or sender != contact.node or message.counter <= member.working_on:
+        newest = member.working_on
+        if contact is None or sender != contact.node or message.counter <= newest:
             return []
+        if message.counter > newest + MAX_LEAP:
+            return [Notice(member.part, "bad-instruction", "a counter that leaves no room")]
         instructed = {c.node: None for c in message.connect} | dict.fromkeys(message.accept)
         instructed.pop(self.me.node, None)
         if len(instructed) > member.degree:
@@ -247,14 +251,24 @@ class RandomRegular(Overlay):
         member.met[sender] = None
         member.failed.pop(sender, None)
         self._reflood(member, now)
-        if message.recent_ms and newly:  # once, or a short message would fetch a long answer
-            since = now - message.recent_ms / 1000
-            for frame in self.recent.since(part_key(member.part), since):
-                effects.append(Forward(self.code, peek(frame), [(sender, HOPS[1])], frame))
+        if newly:  # once, or a short message would fetch a long answer
+            effects += self._catch_up(member, sender, message.recent_ms, now)
         effects += self._check_settled(member, now)
         if not member.settling:
             member.alone_since = None
         return effects
+
+    def _catch_up(
+        self, member: _Membership, peer: NodeId, recent_ms: int, now: float
+    ) -> list[Effect]:
+        """Give a new neighbour the frames it asks for, and those of the time we were alone."""
+        since = now - recent_ms / 1000 if recent_ms else None
+        if member.alone_since is not None:
+            since = member.alone_since if since is None else min(since, member.alone_since)
+        if since is None:
+            return []
+        recent = self.recent.since(part_key(member.part), since)
+        return [Forward(self.code, peek(frame), [(peer, HOPS[1])], frame) for frame in recent]
 
     def _left_by(self, member: _Membership, peer: NodeId, now: float) -> list[Effect]:
         """A neighbour said Bye, or its link ended."""

@@ -128,11 +128,10 @@ class Simulator:
 
     # --- The loop -------------------------------------------------------------------------
 
-    def run(self, until: float, max_events: int | None = None) -> None:
+    def run(self, until: float) -> None:
         """Let everything happen that is due by `until`."""
         heap = self._heap
-        recorder = self._recorder
-        limit = None if max_events is None else self.handled + max_events
+        watched = self._recorder is not None or self.observer is not None
         while heap and heap[0][0] <= until:
             at, _, node, event, lane = heapq.heappop(heap)
             self.now = at
@@ -151,21 +150,16 @@ class Simulator:
                     continue
             effects = node.machine.handle(event, at)  # type: ignore[arg-type]
             self.handled += 1
-            if effects or lane is not None:
-                if lane is not None and event.data[1:2] == _DATA:  # type: ignore[union-attr]
-                    self._data_came(node, event, effects, recorder)  # type: ignore[arg-type]
-                self._perform(node, effects)
+            if watched and lane is not None and event.data[1:2] == _DATA:  # type: ignore[union-attr]
+                self._data_came(node, event, effects)  # type: ignore[arg-type]
+            self._perform(node, effects)
             due = node.machine.wakeup_at
             if due is not None and (node.armed_at is None or due < node.armed_at):
                 self._arm(node)
-            if limit is not None and self.handled >= limit:
-                return
         self.now = max(self.now, until)
 
-    def _data_came(
-        self, node: SimNode, event: Received, effects: list[Effect], recorder: Recorder | None
-    ) -> None:
-        observer = self.observer
+    def _data_came(self, node: SimNode, event: Received, effects: list[Effect]) -> None:
+        observer, recorder = self.observer, self._recorder
         if observer is not None:
             observer.packet(node, event, self.now)
         if recorder is None:

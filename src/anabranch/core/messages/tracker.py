@@ -13,6 +13,7 @@ MAX_RTT_US = 60_000_000
 Node = Annotated[NodeId, msgspec.Meta(min_length=NODE_ID_BYTES, max_length=NODE_ID_BYTES)]
 Nodes = Annotated[tuple[Node, ...], msgspec.Meta(max_length=MAX_NEIGHBOURS)]
 Address = Annotated[str, msgspec.Meta(max_length=MAX_ADDRESS_LENGTH)]
+MAX_COUNTER = 1 << 62  # a tracker goes on from what a node reports, and must be able to
 Counter = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 RttUs = Annotated[int, msgspec.Meta(ge=0, le=MAX_RTT_US)]
 
