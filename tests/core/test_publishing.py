@@ -1,5 +1,6 @@
 """Publishing: numbers, batches, pauses, and one outcome for every draft."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from anabranch.core.publishing import (
     MAX_STRANDED_FRAMES,
     MAX_WAITING_BYTES,
     MAX_WAITING_DRAFTS,
+    NO_SUCH_TYPE,
     QUEUE_FULL,
     SENT,
     STRANDED_FOR_S,
@@ -83,6 +85,14 @@ def test_what_is_too_large_is_refused_before_it_has_a_number() -> None:
     made = mine.next_frame(START)
     assert made is not None
     assert made[1] == [(7, FIRST), (9, FIRST + 1)]
+
+
+@pytest.mark.parametrize(("content_type", "fits"), [(-1, 0), (0, 1), (255, 1), (256, 0)])
+def test_a_content_type_that_no_frame_can_hold_is_refused(content_type: int, fits: int) -> None:
+    mine = publishing()
+    refused = mine.add([Draft(b"x", content_type, 8)])
+    assert [o.result for o in of(Outcome, refused)] == [NO_SUCH_TYPE] * (1 - fits)
+    assert len(heads(mine)) == fits
 
 
 def test_during_a_pause_drafts_wait_and_then_leave_together() -> None:

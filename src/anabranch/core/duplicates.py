@@ -236,6 +236,10 @@ class Duplicates:
 
     def _make_room(self, key: bytes) -> None:
         """Forget a chain if one more would break a bound; one is enough for all three."""
+        if len(self._chains) < self._limits.chains_per_publisher <= self._limits.chains:
+            if self._budget.used >= self._budget.limit:
+                self._budget.evict()
+            return
         publisher = key[:PUBLISHER_BYTES]
         start = bisect_left(self._keys, publisher)
         at_limit = start + self._limits.chains_per_publisher

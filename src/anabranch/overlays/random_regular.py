@@ -283,6 +283,8 @@ class RandomRegular(Overlay):
                 if now > member.lost_at + SETTLE_S:  # one that flaps must not keep us silent
                     member.lost_at = now
                 self._timers.sooner((member.part, STATUS), now + LOST_AFTER_S)
+            if peer in member.wanted:
+                self._timers.sooner((member.part, ATTEMPT), now + ATTEMPT_EVERY_S)
         self._reflood(member, now)
         return effects
 
@@ -344,7 +346,8 @@ class RandomRegular(Overlay):
             elif timer == ATTEMPT:
                 missing = [p for p in member.wanted if p not in member.met]
                 effects += [self._meet(member, p, False, now) for p in missing if self.linked(p)]
-                self._timers.set((part, ATTEMPT), now + ATTEMPT_EVERY_S)
+                if missing:
+                    self._timers.set((part, ATTEMPT), now + ATTEMPT_EVERY_S)
             elif timer == STATUS and now < member.lost_at + LOST_AFTER_S:
                 self._timers.set((part, STATUS), member.lost_at + LOST_AFTER_S)
             elif timer == STATUS:

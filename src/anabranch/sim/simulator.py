@@ -4,6 +4,7 @@ A run is a function of its inputs and its seed. The simulator knows links and pa
 nodes are and what befalls them is the scenario's business.
 """
 
+import gc
 import heapq
 import random
 from collections.abc import Callable
@@ -130,6 +131,17 @@ class Simulator:
 
     def run(self, until: float) -> None:
         """Let everything happen that is due by `until`."""
+        # Events come and go by the million, and none of them is part of a cycle: looking for
+        # cycles among them costs a sixth of a run and finds nothing.
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            self._run(until)
+        finally:
+            if collecting:
+                gc.enable()
+
+    def _run(self, until: float) -> None:
         heap = self._heap
         watched = self._recorder is not None or self.observer is not None
         while heap and heap[0][0] <= until:
@@ -194,15 +206,15 @@ class Simulator:
 
     def _perform(self, node: SimNode, effects: list[Effect]) -> None:
         for effect in effects:
-            if type(effect) is Forward:
-                self._forward(node, effect)
-            elif type(effect) is Deliver:
-                self._deliver(node, effect)
-            elif type(effect) is Dropped:
+            if type(effect) is Dropped:
                 if self._recorder is not None:
                     self._recorder.dropped(
                         self.now, node.id, effect.peer, effect.head, effect.reason
                     )
+            elif type(effect) is Forward:
+                self._forward(node, effect)
+            elif type(effect) is Deliver:
+                self._deliver(node, effect)
             elif type(effect) is Send:
                 self._send(node, effect.to, effect.message)
             else:

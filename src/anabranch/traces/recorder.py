@@ -102,19 +102,13 @@ class Recorder:
     ) -> None:
         """A copy ended: as a duplicate, which is the ordinary way, or for another reason."""
         publisher, chain = self._chains.get(head.chain) or self._chain(head.chain)
-        names = (
-            at,
-            self._nodes.get(node) or self._name(node),
-            self._parts.get(head.part) or head.part.hex(),
-            publisher,
-            chain,
-            head.last,
-        )
+        name = self._nodes.get(node) or self._name(node)
+        part = self._parts.get(head.part) or head.part.hex()
         sender = "" if peer is None else self._nodes.get(peer) or self._name(peer)
         if reason == "duplicate":
-            self._write(schema.Duplicate(*names, sender))
+            self._write(schema.Duplicate(at, name, part, publisher, chain, head.last, sender))
         else:
-            self._write(schema.Dropped(*names, reason, sender))
+            self._write(schema.Dropped(at, name, part, publisher, chain, head.last, reason, sender))
 
     def linked(self, at: float, node: NodeId, peer: NodeId, up: bool, reason: str = "") -> None:
         """A link changed."""
