@@ -64,6 +64,18 @@ def test_bad_input_is_one_line_that_helps(arguments: list[str], complaint: str) 
     assert result.stdout == ""
 
 
+def test_a_scenario_may_lie_on_the_underlay_of_the_papers(tmp_path: Path) -> None:
+    path = tmp_path / "world.toml"
+    path.write_text(SMALL + 'underlay = "aws16"\n')
+    result = CliRunner().invoke(app, ["simulate", str(path), "--json"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout.splitlines()[-1])["delay_p50_ms"] > 4
+    path.write_text(SMALL + 'underlay = "moon"\n')
+    result = CliRunner().invoke(app, ["simulate", str(path)])
+    assert result.exit_code == 2
+    assert "one of constant, plane, aws16" in result.stderr
+
+
 def test_random_draws_the_scenario_from_the_seed() -> None:
     arguments = ["simulate", "random", "--seed", "2", "--json"]
     first, again = (CliRunner().invoke(app, arguments).stdout for _ in range(2))

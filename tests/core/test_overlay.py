@@ -1,13 +1,16 @@
 """The frames of the last while, and the defaults of the contract."""
 
 import random
+from contextlib import nullcontext
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anabranch.core.errors import LocalError
 from anabranch.core.ids import FrameHead, PartKey, chain_key, part_key
 from anabranch.core.messages import Contact, Leave
+from anabranch.core.messages.tracker import MAX_NEIGHBOURS
 from anabranch.core.overlay import Carried, Overlay, PartSettings, RecentFrames
 from machines import NODES, OTHER, PART, START
 
@@ -80,8 +83,16 @@ def test_recent_frames_equal_a_dumb_twin(steps: list[tuple[int, int]]) -> None:
         assert tuple(size for size, _ in recent.sizes().values()) == sizes
 
 
+@pytest.mark.parametrize(("degree", "fits"), [(1, 0), (2, 1), (MAX_NEIGHBOURS, 1), (65, 0)])
+def test_a_degree_that_no_overlay_can_have_is_refused(degree: int, fits: int) -> None:
+    with nullcontext() if fits else pytest.raises(LocalError, match="degree"):
+        assert PartSettings(degree=degree).degree == degree
+
+
 def test_the_defaults_do_nothing() -> None:
     overlay = Overlay(Contact(NODES[0]), random.Random(1), RecentFrames(), lambda _: True)
+    assert overlay.me == Contact(NODES[0])
+    assert 0 <= overlay.rng.random() < 1
     carried = Carried(FrameHead(KEY, chain_key(NODES[1], 1), 0, 1, 1, 1), b"", b"frame")
     assert overlay.join(PART, PartSettings(), START) == []
     assert overlay.publish(PART, carried, START) == []

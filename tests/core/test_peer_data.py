@@ -119,6 +119,15 @@ def test_our_own_frame_that_comes_back_is_a_copy() -> None:
     assert hand(data(A, published.frame)) == [Dropped(published.head, "duplicate", A)]
 
 
+def test_the_frames_of_the_last_while_are_at_hand() -> None:
+    hand, frame = subscriber(), Chain(PUBLISHER).frame()
+    hand(data(A, frame), data(B, frame), data(C, forged(Chain(SIGNERS[8]).frame())))
+    (mine,) = of(Published, hand(Publish(PART, drafts(1))))
+    (overlay,) = hand.machine._parts.overlays.values()
+    assert overlay.recent.since(mine.head.part, START) == [frame, mine.frame]
+    assert overlay.copies == [(A, True)]  # this one does not ask for more
+
+
 def test_an_overlay_that_asks_for_it_sees_every_copy_of_what_is_known() -> None:
     class Curious(Plain):
         sees_copies = True

@@ -71,7 +71,7 @@ def test_publishing_makes_a_member_and_what_finds_no_neighbour_waits() -> None:
         Outcome(2, "sent", published.head.last),
     ]
     assert hand.link(A) == []
-    assert hand.machine.wakeup_at is None
+    assert (hand.machine.wakeup_at, hand.machine._busy) == (None, {})
 
 
 def test_what_waited_goes_to_the_first_neighbour_in_its_order_and_once() -> None:
@@ -90,6 +90,7 @@ def test_with_neighbours_a_message_leaves_at_once() -> None:
     hand.link(A, B)
     published, forward, outcome = hand(Publish(PART, drafts(7)))
     assert forward.branches == [(A, b"\1"), (B, b"\1")]
+    assert hand.machine._busy == {}
     assert outcome == Outcome(7, "sent", published.head.last)
 
 

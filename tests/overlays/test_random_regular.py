@@ -10,6 +10,7 @@ from anabranch.overlays.random_regular import (
     ATTEMPT_EVERY_S,
     LOST_AFTER_S,
     MAX_HOPS,
+    MAX_LEAP,
     SETTLE_S,
     STATUS_EVERY_S,
     RandomRegular,
@@ -44,6 +45,10 @@ def settled(*peers: bytes, degree: int = 3) -> Member:
         node.hear(peer, Meet(PART))
     assert node.neighbours == sorted(peers)
     return node
+
+
+def holds_of(effects: list[Effect]) -> list[bytes]:
+    return [hold.peer for hold in of(Hold, effects)]
 
 
 def statuses(effects: list[Effect]) -> list[tuple[int, tuple[bytes, ...]]]:
@@ -157,6 +162,7 @@ def test_a_status_has_the_round_trips() -> None:
     for peer, seconds in ((A, 0.0123), (B, 1e9), (C, 0.5), (D, 0.1)):
         node.overlay.rtt(peer, seconds)
     node.down(C)
+    assert set(node.overlay._rtts_us) == {A, B, D}
     effects = [effect for peer in (A, B) for effect in node.hear(peer, Meet(PART))]
     ((_, status),) = sent(Status, effects)
     assert (status.neighbours, status.rtts_us) == ((A, B), (12_300, MAX_RTT_US))
@@ -233,6 +239,25 @@ def test_instructions_that_come_faster_than_links_leave_no_heap_of_neighbours() 
         node.wait(SETTLE_S / 2)
 
 
+def test_of_many_old_neighbours_the_latest_are_kept() -> None:
+    node = settled(A, B, degree=2)
+    for counter, peer in ((2, C), (3, D), (4, E)):
+        node.hear(TRACKER.node, told(counter, peer, F))
+        node.up(peer)
+        node.hear(peer, Meet(PART))
+    assert node.neighbours == [C, D, E]
+    assert statuses(node.wait(SETTLE_S)) == [(4, (E,))]
+    assert node.neighbours == [E]
+
+
+def test_a_counter_that_would_leave_no_room_is_refused() -> None:
+    node = settled(A)
+    (notice,) = node.hear(TRACKER.node, told(2 + MAX_LEAP, B))
+    assert isinstance(notice, Notice)
+    assert notice.kind == "bad-instruction"
+    assert holds_of(node.hear(TRACKER.node, told(1 + MAX_LEAP, B))) == [B]
+
+
 def test_a_neighbour_with_a_new_address_is_dialled_there() -> None:
     node = member()
     node.hear(TRACKER.node, told(1, A, B, dial=True))
@@ -261,6 +286,16 @@ def test_a_neighbour_that_stays_away_is_reported(word: str) -> None:
     assert (node.hear(A, Bye(PART)) if word == "bye" else node.down(A)) == []
     assert statuses(node.wait(LOST_AFTER_S - 0.1)) == []
     assert statuses(node.wait(0.1)) == [(1, (B,))]
+
+
+def test_a_report_that_is_due_waits_for_a_neighbour_that_has_just_gone() -> None:
+    node = settled(A, B)
+    node.wait(STATUS_EVERY_S - 0.5)
+    node.down(A)
+    assert statuses(node.wait(0.5)) == []
+    node.up(A)
+    node.hear(A, Meet(PART, True))
+    assert statuses(node.wait(LOST_AFTER_S - 0.5)) == [(1, (A, B))]
 
 
 def test_a_neighbour_that_comes_and_goes_does_not_keep_the_node_silent() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,12 +15,18 @@ from rich.table import Table
 
 from anabranch.cli.console import fail
 from anabranch.core.errors import LocalError
+from anabranch.lab.underlays import AWS16
+from anabranch.sim import scenario as scenarios
 from anabranch.sim.random_scenario import random_scenario
-from anabranch.sim.scenario import Run, Scenario, builtin_names, load
+from anabranch.sim.scenario import Run, Scenario, builtin_names, check, load
 from anabranch.traces.files import TraceWriter
 from anabranch.traces.recorder import Recorder
 
 RANDOM = "random"  # the scenarios of `make soak`
+UNDERLAYS: dict[str, scenarios.MakeUnderlay] = {
+    **scenarios.UNDERLAYS,
+    "aws16": lambda scenario, rng: AWS16(scenario.nodes),
+}
 
 
 def simulate(
@@ -39,14 +46,14 @@ def simulate(
     """Simulate a network, its workload and its faults, and check that it behaves."""
     try:
         chosen = random_scenario(seed) if scenario == RANDOM else load(scenario)
+        run = partial(Run, check(chosen, UNDERLAYS), seed, underlays=UNDERLAYS)
         writer = TraceWriter(trace)
     except (LocalError, OSError) as error:
         fail(str(error))
     _show_options(chosen, seed, as_json)
     with writer, _progress(chosen, as_json) as progress:
-        run = Run(chosen, seed, Recorder(writer.write), progress=progress.moved)
-        run.go()
-    result = run.report() | {"trace_records": writer.records, "trace_sha256": writer.sha256()}
+        report = run(recorder=Recorder(writer.write), progress=progress.moved).go().report()
+    result = report | {"trace_records": writer.records, "trace_sha256": writer.sha256()}
     if as_json:
         typer.echo(json.dumps(result))
     else:

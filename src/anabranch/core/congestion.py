@@ -57,10 +57,6 @@ class Congestion:
             self.outboxes[peer] = _Outbox()
             self._cut_at.set(peer, now + CUT_AFTER_S)
 
-    def is_full(self, peer: NodeId) -> bool:
-        """Tell whether frames for `peer` are being kept back."""
-        return peer in self.outboxes
-
     def writable(self, peer: NodeId) -> list[Forward]:
         """Let what waited for `peer` go, in its order."""
         outbox = self._close(peer)
