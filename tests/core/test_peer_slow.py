@@ -118,6 +118,13 @@ def test_a_word_from_who_is_no_neighbour_is_not_heard() -> None:
     assert len(hand.hear(SLOW, SlowDown(PART, chain.key, 100))) == 1
 
 
+def test_too_many_words_from_who_is_no_neighbour_cost_the_link() -> None:
+    hand, word = relay(), SlowDown(PART, Chain(PUBLISHER).key, 100)
+    hand.link(NODES[7])
+    assert of(Disconnect, hand.hear(NODES[7], *[word] * 2_000)) == []
+    assert of(Disconnect, hand.hear(NODES[7], word)) == [Disconnect(NODES[7], "flood")]
+
+
 def test_many_slow_chains_do_not_look_like_a_flood() -> None:
     # One congested link below a node with many publishers: the node passes on many words.
     hand, chains = relay(), [Chain(signer, PART, n) for signer in SIGNERS[5:] for n in range(5)]

@@ -11,6 +11,7 @@ from anabranch.core.tracker import (
     LEAP,
     MEND_EVERY_S,
     QUIET_S,
+    SILENT_S,
     pair,
 )
 from machines import NODES, OTHER, PART, START, Field, sent
@@ -232,15 +233,48 @@ def test_among_few_nodes_nobody_is_set_apart() -> None:
     assert field.hand.machine.topology(PART)[A] == (B, C, D, E)
 
 
-def test_a_node_that_left_or_restarted_is_forgiven() -> None:
+def test_few_nodes_that_do_not_find_each_other_are_told_again_in_time() -> None:
+    # One may have taken the same counter of another tracker for ours.
+    field = Field(degree=4)
+    field.settle(A, B, C)
+    field.hand.wait(MEND_EVERY_S)
+    field.report(A, missing=[B])
+    assert field.hand.wait(QUIET_S) == [
+        Send(A, Instruction(PART, 2, (Contact(B), Contact(C)), ())),
+    ]
+    field.report(B, C)
+    assert field.hand.wait(1) == []
+
+
+@pytest.mark.parametrize("message", [Status(PART, 0), Leave(PART)])
+def test_a_node_that_left_or_restarted_is_forgiven(message: Status | Leave) -> None:
     field = Field(degree=2)
     field.settle(*NODES[1:9])
     for lost in field.hand.machine.topology(PART)[A]:
         field.report(A, missing=[lost])
     field.settle()
     assert field.hand.machine.sizes()["pairs apart"][0] == 2
-    field.hand.hear(A, Status(PART, 0))
+    field.hand.hear(A, message)
     assert field.hand.machine.sizes()["pairs apart"][0] == 0
+
+
+def test_slots_that_stayed_open_are_filled_when_the_pairs_are_forgiven() -> None:
+    field = Field(degree=2)
+    field.settle(A, B, C, D)
+    for lost in field.hand.machine.topology(PART)[A]:
+        field.report(A, missing=[lost])
+    field.settle()
+    assert len(field.hand.machine.topology(PART)[A]) < 2
+    assert A in field.take(field.hand.wait(APART_S + MEND_EVERY_S))
+    assert len(field.neighbours(A)) == 2
+
+
+def test_when_all_is_well_there_is_nothing_to_wake_for() -> None:
+    field = Field()
+    field.settle(A, B, C)
+    assert field.hand.wait(MEND_EVERY_S + 1) == []
+    field.report(A, B, C)
+    assert field.hand.machine.wakeup_at == field.hand.now + SILENT_S
 
 
 def test_a_neighbour_that_nobody_mentioned_is_answered_with_the_instruction() -> None:

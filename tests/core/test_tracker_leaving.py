@@ -17,6 +17,7 @@ from anabranch.core.machine import (
     Wakeup,
 )
 from anabranch.core.messages import Bye, Contact, Instruction, Leave, Meet, Status
+from anabranch.core.messages.tracker import MAX_COUNTER
 from anabranch.core.overlay import PartSettings
 from anabranch.core.tracker import (
     ABSENT_S,
@@ -122,6 +123,16 @@ def test_a_node_that_says_nothing_for_long_is_gone() -> None:
     assert sorted(field.hand.machine.topology(PART)) == sorted(others)
 
 
+def test_who_is_silent_in_one_part_is_still_in_the_other() -> None:
+    field = Field()
+    field.hand.hear(A, Status(PART, 0), Status(OTHER, 0))
+    for _ in range(2):
+        field.hand.wait(SILENT_S / 2)
+        field.hand.hear(A, Status(OTHER, 1))
+    assert field.hand.machine.topology(PART) == {}
+    assert field.hand.machine.topology(OTHER) == {A: ()}
+
+
 def test_links_of_strangers_are_nobodys_business() -> None:
     field = Field()
     assert field.hand(LinkUp(A), LinkDown(A, "reset"), Congested(A), Wakeup()) == []
@@ -140,6 +151,7 @@ def test_links_of_strangers_are_nobodys_business() -> None:
         ("not-for-trackers", codec.encode(Meet(PART))),
         ("not-for-trackers", codec.encode(Bye(PART))),
         ("not-for-trackers", codec.encode(Instruction(PART, 5))),
+        ("counter", codec.encode(Status(PART, MAX_COUNTER + 1))),
     ],
 )
 def test_a_fault_costs_the_link_and_every_membership(reason: str, bad: bytes) -> None:
@@ -259,6 +271,18 @@ def test_the_first_word_of_a_new_tracker_is_newer_than_the_last_of_the_old() -> 
     assert fresh.hand.wait(GATHER_S + QUIET_S) == [
         Send(A, Instruction(PART, field.told[A].counter + LEAP))
     ]
+
+
+def test_who_was_told_to_let_go_of_a_latecomer_is_told_to_keep_it() -> None:
+    field = Field()
+    field.settle(A, B)
+    fresh = successor(field)
+    fresh.report(B)
+    assert fresh.take(fresh.hand.wait(GATHER_S + QUIET_S)) == [B]
+    assert fresh.neighbours(B) == ()
+    fresh.report(A)
+    assert B in fresh.take(fresh.hand.wait(QUIET_S))
+    assert fresh.neighbours(B) == (A,)
 
 
 def test_a_link_that_one_end_denies_is_made_anew() -> None:
