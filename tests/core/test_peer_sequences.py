@@ -215,31 +215,38 @@ def nothing_remains(driver: Driver) -> None:
 
 
 BEGIN: list[Step] = [("subscribe", 0, 0), ("answer", 0, 0), ("instruct", 14, 1)]
+MET: list[Step] = [*BEGIN, ("answer", 0, 0), ("meet", 0, 1), ("publish", 0, 1)]
+BEGINNINGS: dict[str, list[Step]] = {  # by what they have reached when the rest begins
+    "": [],
+    "stranded frames": [("publish", 0, 1)],
+    "neighbours": MET,
+    "upstreams": [*MET, ("data", 0, 0)],
+    "waiting drafts": [*MET, ("slow", 0, 0), ("publish", 0, 1)],
+    "outbox frames": [*MET, ("congested", 0, 0), ("publish", 0, 1)],
+    "unheld links": [*MET, ("link", 14, 0)],
+    "bans": [*MET, ("garbage", 0, 1)],
+}
 
 
-@pytest.mark.parametrize(
-    "begin", [[], [*BEGIN, ("answer", 0, 0), ("meet", 0, 1), ("publish", 0, 1)]]
-)
-def test_any_sequence_leaves_nothing_behind(begin: list[Step]) -> None:
-    reached: set[str] = set()
-
-    @settings(max_examples=300)
+@pytest.mark.parametrize("reached", BEGINNINGS)
+def test_any_sequence_leaves_nothing_behind(reached: str) -> None:
+    @settings(max_examples=60)
     @given(STEPS)
     def play(steps: list[Step]) -> None:
         driver = Driver()
-        for step in [*begin, *steps]:
+        for step in BEGINNINGS[reached]:
+            driver.step(*step)
+        assert not reached or reached in driver.seen
+        for step in steps:
             driver.step(*step)
         driver.leave()
         assert sorted(driver.outcomes) == list(range(driver.tickets))
         nothing_remains(driver)
-        reached.update(driver.seen)
 
     play()
-    assert {"held links", "unheld links", "bans", "stranded frames"} <= reached
-    assert {"neighbours", "upstreams", "outbox frames", "waiting drafts"} <= reached or not begin
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(STEPS)
 def test_not_even_an_unruly_driver_makes_a_peer_raise(steps: list[Step]) -> None:
     driver = Driver(lawful=False)
@@ -249,7 +256,7 @@ def test_not_even_an_unruly_driver_makes_a_peer_raise(steps: list[Step]) -> None
     assert sorted(driver.outcomes) == list(range(driver.tickets))
 
 
-@settings(max_examples=200)
+@settings(max_examples=150)
 @given(STEPS)
 def test_there_is_nothing_to_do_before_the_timer(steps: list[Step]) -> None:
     driver = Driver()

@@ -126,9 +126,9 @@ def test_a_node_that_says_nothing_for_long_is_gone() -> None:
 def test_who_is_silent_in_one_part_is_still_in_the_other() -> None:
     field = Field()
     field.hand.hear(A, Status(PART, 0), Status(OTHER, 0))
-    for _ in range(2):
-        field.hand.wait(SILENT_S / 2)
-        field.hand.hear(A, Status(OTHER, 1))
+    field.hand.wait(SILENT_S / 2)
+    field.hand.hear(A, Status(OTHER, 1))
+    field.hand.wait(SILENT_S / 2)
     assert field.hand.machine.topology(PART) == {}
     assert field.hand.machine.topology(OTHER) == {A: ()}
 
@@ -164,6 +164,13 @@ def test_a_fault_costs_the_link_and_every_membership(reason: str, bad: bytes) ->
     assert A not in field.hand.machine.topology(PART)
     assert field.hand.machine.topology(OTHER) == {}
     assert A not in field.take(field.hand.wait(QUIET_S))
+
+
+def test_the_highest_counter_there_is_can_be_answered() -> None:
+    field = Field()
+    assert field.hand.hear(A, Status(PART, MAX_COUNTER, (B,))) == []
+    ((_, told),) = sent(Instruction, field.hand.wait(GATHER_S + QUIET_S))
+    assert codec.decode(codec.encode(told)) == told
 
 
 def test_a_part_that_does_not_exist_is_not_tracked() -> None:
