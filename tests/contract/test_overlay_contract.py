@@ -105,6 +105,12 @@ class Network(Observer):
             got = self.got[node.id]
             assert {message: got[message] for message in messages} == dict.fromkeys(messages, 1)
 
+    def all_hear_all(self, nodes: Sequence[SimNode], word: str) -> None:
+        """Let every one of the nodes publish, and every one get it all."""
+        messages = self.publish(nodes, word)
+        self.run(5)
+        self.all_have(nodes, messages)
+
     def in_shape(self, nodes: Sequence[SimNode]) -> None:
         """Neighbours are sorted, members, and no more than the degree; none is left out."""
         ids = {node.id for node in nodes}
@@ -198,15 +204,11 @@ def test_after_crashes_the_overlay_heals(overlay: str, nodes: int, silent: bool)
         network.sim.crash(node, silent)
     network.run(HEALED_S)
     network.in_shape(live)
-    messages = network.publish(live, "without the dead")
-    network.run(5)
-    network.all_have(live, messages)
+    network.all_hear_all(live, "without the dead")
     network.restart(dead)
     network.run(SETTLED_S)
     network.in_shape(network.nodes)
-    messages = network.publish(network.nodes, "with the risen")
-    network.run(5)
-    network.all_have(network.nodes, messages)
+    network.all_hear_all(network.nodes, "with the risen")
 
 
 @every_overlay
@@ -218,9 +220,7 @@ def test_a_node_that_restarts_at_once_is_not_deaf(overlay: str, nodes: int) -> N
     network.run(0.3)
     network.restart(risen)
     network.run(SETTLED_S)
-    messages = network.publish(network.nodes, "again")
-    network.run(5)
-    network.all_have(network.nodes, messages)
+    network.all_hear_all(network.nodes, "again")
 
 
 @every_overlay
@@ -232,9 +232,7 @@ def test_a_partition_heals(overlay: str, nodes: int) -> None:
     network.sim.partition({})
     network.run(HEALED_S)
     network.in_shape(network.nodes)
-    messages = network.publish(network.nodes, "together")
-    network.run(5)
-    network.all_have(network.nodes, messages)
+    network.all_hear_all(network.nodes, "together")
 
 
 @every_overlay
@@ -246,15 +244,11 @@ def test_while_trackers_are_away_messages_flow_and_later_all_is_well(
     network = started(overlay, nodes, trackers)
     network.sim.crash(network.cluster.trackers[0])
     network.run(15)
-    messages = network.publish(network.nodes, "without it")
-    network.run(5)
-    network.all_have(network.nodes, messages)
+    network.all_hear_all(network.nodes, "without it")
     network.cluster.restart(network.cluster.trackers[0])
     network.run(HEALED_S)
     network.in_shape(network.nodes)
-    messages = network.publish(network.nodes, "with it")
-    network.run(5)
-    network.all_have(network.nodes, messages)
+    network.all_hear_all(network.nodes, "with it")
 
 
 @every_overlay

@@ -2,8 +2,6 @@
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich import box
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
-from anabranch.cli.console import fail
+from anabranch.cli.console import fail, progress_bar
 
 if TYPE_CHECKING:  # the lab's own imports are slow, and optional: see `experiments`
     from anabranch.lab import experiment as lab
@@ -119,21 +116,3 @@ def numbers(text: str) -> tuple[int, ...]:
         return tuple(int(word) for word in text.split(","))
     except ValueError:
         fail(f"--nodes {text!r} is not a list of numbers: write for example --nodes 32,64")
-
-
-@contextmanager
-def progress_bar(title: str, shown: bool) -> "Iterator[lab.Progress]":
-    """Show progress on standard error, if somebody is there to see it."""
-    console = Console(stderr=True)
-    with Progress(
-        console=console,
-        transient=True,
-        redirect_stdout=False,  # or else rich would send our rows to standard error, too
-        disable=not (shown and console.is_terminal),
-    ) as bar:
-        task = bar.add_task(title, total=1.0)
-
-        def progress(done: float, /) -> None:
-            bar.update(task, completed=done)
-
-        yield progress

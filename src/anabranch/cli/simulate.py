@@ -10,10 +10,9 @@ import msgspec
 import typer
 from rich import box
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
-from anabranch.cli.console import fail
+from anabranch.cli.console import fail, progress_bar
 from anabranch.core.errors import LocalError
 from anabranch.lab.underlays import AWS16
 from anabranch.sim import scenario as scenarios
@@ -51,8 +50,8 @@ def simulate(
     except (LocalError, OSError) as error:
         fail(str(error))
     _show_options(chosen, seed, as_json)
-    with writer, _progress(chosen, as_json) as progress:
-        report = run(recorder=Recorder(writer.write), progress=progress.moved).go().report()
+    with writer, progress_bar(f"simulating {chosen.name}", shown=not as_json) as progress:
+        report = run(recorder=Recorder(writer.write), progress=progress).go().report()
     result = report | {"trace_records": writer.records, "trace_sha256": writer.sha256()}
     if as_json:
         typer.echo(json.dumps(result))
@@ -75,27 +74,6 @@ def _show_options(scenario: Scenario, seed: int, as_json: bool) -> None:
     skip = ("seed", "name", "about")
     plain = [f"{key}={value}" for key, value in shown.items() if key not in skip]
     Console(highlight=False, soft_wrap=False).print("[dim]" + " ".join(plain) + "[/dim]")
-
-
-class _progress:  # noqa: N801 - reads as a verb where it is used
-    """A bar on standard error while simulated time passes."""
-
-    def __init__(self, scenario: Scenario, quiet: bool) -> None:
-        console = Console(stderr=True)
-        hidden = quiet or not console.is_terminal
-        self._bar = Progress(console=console, transient=True, disable=hidden)
-        self._task = self._bar.add_task(f"simulating {scenario.name}", total=None)
-
-    def __enter__(self) -> "_progress":
-        self._bar.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bar.stop()
-
-    def moved(self, done_s: float, total_s: float) -> None:
-        """Show how far simulated time has come."""
-        self._bar.update(self._task, completed=done_s, total=total_s)
 
 
 def _show_result(result: dict[str, Any], trace: Path | None) -> None:

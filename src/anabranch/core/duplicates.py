@@ -236,7 +236,8 @@ class Duplicates:
 
     def _make_room(self, key: bytes) -> None:
         """Forget a chain if one more would break a bound; one is enough for all three."""
-        if len(self._chains) < self._limits.chains_per_publisher <= self._limits.chains:
+        if len(self._chains) < min(self._limits.chains_per_publisher, self._limits.chains):
+            # Fewer than one publisher may have: only the budget can be used up.
             if self._budget.used >= self._budget.limit:
                 self._budget.evict()
             return

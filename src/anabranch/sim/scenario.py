@@ -30,7 +30,7 @@ MAX_NODES = 10_000
 STEP_S = 1.0  # how often bounds are checked and progress is shown
 
 MakeUnderlay = Callable[["Scenario", random.Random], Underlay]
-Progress = Callable[[float, float], None]  # simulated seconds done, and in all
+Progress = Callable[[float], None]  # how much of the simulated time has passed, from 0 to 1
 
 
 class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -130,7 +130,7 @@ class Run:
         seed: int,
         recorder: Recorder | None = None,
         underlays: Mapping[str, MakeUnderlay] = UNDERLAYS,
-        progress: Progress = lambda done, total: None,
+        progress: Progress = lambda done: None,
     ) -> None:
         self.scenario = check(scenario, underlays)
         self.seed = seed
@@ -244,7 +244,7 @@ class Run:
         while self.sim.now < end:
             self.sim.run(min(end, self.sim.now + STEP_S))
             self.checker.bounds()
-            self._progress(self.sim.now - START_AT, total)
+            self._progress(min(1.0, (self.sim.now - START_AT) / total))
 
     # --- Verdict --------------------------------------------------------------------------
 
