@@ -20,8 +20,8 @@ help: ## list the verbs
 
 setup: $(STAMP) ## create .venv with everything that requirements.lock names
 
-demo: $(STAMP) ## simulate a city of nodes
-	.venv/bin/anabranch simulate city --seed 7
+demo: $(STAMP) ## a network of processes, a city's vehicles, and some of it killed
+	.venv/bin/anabranch demo
 
 test: check ## check, then the whole suite
 	$(RUN) -m pytest -n 2 --ignore=tests/test_architecture.py
@@ -33,8 +33,9 @@ check: $(STAMP) ## style, types, architecture, and 30 seconds of fuzzing
 	$(RUN) -m pytest -q tests/test_architecture.py
 	$(RUN) tests/fuzz/fuzz_codec.py --seconds 30
 
-soak: $(STAMP) ## many seeds, long fuzzing (SEEDS=2000 FUZZ_SECONDS=300)
+soak: $(STAMP) ## many seeds, a minute at full load, long fuzzing (SEEDS=2000 FUZZ_SECONDS=300)
 	$(RUN) tests/soak.py --seeds $(SEEDS)
+	$(RUN) tests/soak_live.py
 	$(RUN) tests/fuzz/fuzz_codec.py --seconds $(FUZZ_SECONDS)
 
 bench: $(STAMP) ## every benchmark in turn

@@ -10,9 +10,12 @@ from typing import Any
 from msgspec import inspect
 
 from anabranch.core import codec, frames
+from anabranch.core.changes import Action, Change, Genesis, TrackerEntry
+from anabranch.core.handshake import Hello, Proof, Ready, Welcome
 from anabranch.core.ids import StreamPart, show
 from anabranch.core.messages import Contact, Control
 from anabranch.core.messages.data import Body, Item
+from anabranch.live.transports.batches import MAX_BATCH_BYTES
 from anabranch.sim.cluster import Cluster
 from anabranch.sim.network import Plane
 from anabranch.sim.simulator import START_AT, Simulator
@@ -33,6 +36,17 @@ costs its sender the link.
 |---|---|---|
 | control | version, 0, a msgpack array that begins with a tag | {codec.MAX_CONTROL_BYTES:,} bytes |
 | data | version, 1, overlay, length of the route, route, frame | {codec.MAX_PACKET_BYTES:,} bytes |
+
+## Links
+
+A link is a WebSocket (`ws://` or `wss://`). A binary message holds one or more packets, each after
+its length in four bytes, big-endian; a message has at most {MAX_BATCH_BYTES:,} bytes. Text messages
+and fragments cost the link. Pings measure the round trip.
+
+Before any packet both ends prove their keys, in four messages of the form version, msgpack array:
+the dialler's Hello, the acceptor's Welcome, the dialler's Proof, the acceptor's Ready. A signature
+covers SHA-256 of a domain tag, the signer's role, the network's name, both nodes and both nonces,
+each with its length before it. The network's name is the hash of its genesis record.
 
 ## Frames
 
@@ -56,11 +70,22 @@ A number is (timestamp in ms << 20) | sequence. The signature carries no recover
 a publisher seen for the first time is recovered by trying both.
 """
 
+REGISTRY = """
+## The registry
+
+The changes of a stream form a chain; the network has one of its own, which begins with the genesis
+record. A change is a msgpack array and a signature of 64 bytes, over a domain tag, the network's
+name, the array's length and the array. It names the hash of the change before it; the first of a
+stream names the network.
+"""
+
 
 def limits(kind: inspect.Type) -> str:
     """Say in words what a type admits."""
     if isinstance(kind, inspect.StructType):
         return kind.cls.__name__
+    if isinstance(kind, inspect.UnionType):
+        return " or ".join(limits(each) for each in kind.types)
     if isinstance(kind, inspect.VarTupleType):
         return f"up to {kind.max_length or 'any number'} of: {limits(kind.item_type)}"
     name = type(kind).__name__.removesuffix("Type").lower()
@@ -90,9 +115,13 @@ def wire_page() -> str:
     """Write the whole page."""
     page = INTRO + "\nA body is a msgpack array; `items` holds another, of Items.\n"
     page += "".join(message_table(kind) for kind in (Body, Item))
+    page += "\n## Opening a link\n"
+    page += "".join(message_table(kind) for kind in (Hello, Welcome, Proof, Ready))
     page += "\n## Control messages\n"
     page += "".join(message_table(kind) for kind in (*Control.__args__, Contact, StreamPart))
-    return page
+    page += REGISTRY
+    kinds = (Genesis, Change, *Action.__args__, TrackerEntry)
+    return page + "".join(message_table(kind) for kind in kinds)
 
 
 def picture(path: Path) -> None:

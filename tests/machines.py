@@ -153,13 +153,12 @@ def peer(
     signer: Signer = SIGNERS[0],
     directory: Directory | None = None,
     address: str = "",
+    **options: Any,
 ) -> Hand:
     """Make a Peer that knows these parts."""
     rng = random.Random(1)
-    known = overlays or {"plain": Plain}
-    return Hand(
-        Peer(signer, KEYS.verify, directory or parts.get, known, rng, rng.randbytes, address)
-    )
+    known, find = overlays or {"plain": Plain}, directory or parts.get
+    return Hand(Peer(signer, KEYS.verify, find, known, rng, rng.randbytes, address, **options))
 
 
 class Chain:
@@ -186,12 +185,12 @@ def forged(frame: bytes) -> bytes:
     return frame[:place] + bytes([frame[place] ^ 1]) + frame[place + 1 :]
 
 
-def packet(frame: bytes, overlay: int = Plain.code, route: bytes = b"\1") -> bytes:
+def packet(frame: bytes, overlay: int = Plain.code, route: bytes = b"\2") -> bytes:
     """Wrap a frame for a link."""
     return codec.carry_head(overlay, route) + frame
 
 
-def data(sender: NodeId, frame: bytes, overlay: int = Plain.code, route: bytes = b"\1") -> Received:
+def data(sender: NodeId, frame: bytes, overlay: int = Plain.code, route: bytes = b"\2") -> Received:
     """Let a frame come from `sender`."""
     return Received(sender, packet(frame, overlay, route))
 

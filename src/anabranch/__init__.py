@@ -1,0 +1,37 @@
+"""Anabranch: decentralised publish-subscribe for real-time data."""
+
+from anabranch.core.errors import LocalError
+from anabranch.live.client import Network, connect
+from anabranch.live.errors import (
+    AnabranchError,
+    Closed,
+    NetworkUnreachable,
+    NoSuchStream,
+    NotPermitted,
+    NotPublished,
+    StreamExists,
+    TooLarge,
+)
+from anabranch.live.memory_network import MemoryNetwork
+from anabranch.live.message import Message, MessageId
+from anabranch.live.stream import Stream
+from anabranch.live.subscription import Subscription
+
+__all__ = [
+    "AnabranchError",
+    "Closed",
+    "LocalError",
+    "MemoryNetwork",
+    "Message",
+    "MessageId",
+    "Network",
+    "NetworkUnreachable",
+    "NoSuchStream",
+    "NotPermitted",
+    "NotPublished",
+    "Stream",
+    "StreamExists",
+    "Subscription",
+    "TooLarge",
+    "connect",
+]

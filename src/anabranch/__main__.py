@@ -2,4 +2,5 @@
 
 from anabranch.cli import main
 
-main()
+if __name__ == "__main__":  # a worker process that imports this file must not start over
+    main()

@@ -21,14 +21,24 @@ from anabranch.core.frames import MAX_FRAME_BYTES
 from anabranch.core.ids import chain_key, stream_part
 from anabranch.core.messages import (
     Bye,
+    ChainChanged,
+    ChainList,
+    ChainPage,
     Contact,
     Control,
+    Got,
     Instruction,
     Leave,
+    ListChains,
     Meet,
+    ReadChain,
+    Report,
     SlowDown,
     Status,
+    WriteChange,
+    Written,
 )
+from anabranch.core.messages.registry import NETWORK
 
 GOLDEN = Path(__file__).parent / "golden" / "packets.txt"
 HEAD = bytes([codec.PROTOCOL_VERSION, codec.CONTROL])
@@ -40,9 +50,18 @@ EXAMPLES: list[Control] = [
     Meet(PART, True, 1_500),
     Bye(PART),
     SlowDown(PART, chain_key(ANN, 7), 100),
+    Got(PART, chain_key(ANN, 7), 2**60),
     Status(PART, 300, (ANN, BEN), (0, 70_000), "ws://localhost:7000"),
     Instruction(PART, 2**40, (Contact(ANN, "ws://localhost:7001"), Contact(BEN)), (CAT,)),
     Leave(PART),
+    Report(PART, 1, 2, 3, 4, 5, 60_000, 70_000, 80_000, 9),
+    ReadChain(1, PART.stream, 2),
+    ChainPage(1, PART.stream, 2, 300, b"h" * 32, b"\x91\xc4\x01x"),
+    WriteChange(2, b"change"),
+    Written(2, 301, "stale: read the chain and try again"),
+    ListChains(3, "0x0a", "0x0b"),
+    ChainList(3, (PART.stream, NETWORK), True),
+    ChainChanged(PART.stream, 301),
 ]
 
 MESSAGES = st.one_of([wire_types.values(mi.type_info(kind)) for kind in wire_types.CONTROL_TYPES])

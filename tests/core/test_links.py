@@ -1,5 +1,7 @@
 """Links: who is dialled, how long a link that nobody holds stays, and who is not welcome."""
 
+import random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +15,7 @@ from anabranch.core.links import (
     PATIENCE_PER_S,
     REDIAL_FIRST_S,
     REDIAL_MOST_S,
+    REDIAL_SPREAD,
     UNHELD_FOR_S,
     Links,
 )
@@ -116,6 +119,18 @@ def test_redialling_slows_down_and_starts_afresh_after_success() -> None:
     links.up(A, now)
     links.down(A, now)
     assert links.wakeup_at == now + first
+
+
+def test_those_who_lost_the_same_peer_do_not_redial_it_all_at_once() -> None:
+    waits = []
+    for seed in range(50):
+        links = Links(random.Random(seed))
+        links.hold(A, "here", True, START)
+        links.down(A, START)
+        assert links.wakeup_at is not None
+        waits.append((links.wakeup_at - START) / REDIAL_FIRST_S)
+    low, high = REDIAL_SPREAD
+    assert low <= min(waits) < 0.8 < 1.2 < max(waits) <= high
 
 
 def test_a_new_hold_of_a_link_that_is_down_dials_at_once_and_at_the_new_address() -> None:

@@ -141,3 +141,22 @@ def test_of_many_tables_alike_the_fullest_is_shown() -> None:
     sizes = {name: size for name, (size, _) in mine.sizes().items()}
     assert sizes["waiting drafts"] == sizes["recent frames"] == sizes["chains"] == 3
     assert sizes["recent bytes"] == 30
+
+
+def test_a_part_goes_on_with_what_the_registry_says_now() -> None:
+    known = {PART: plain_settings(A)}
+    mine = parts(known)
+    state, _ = mine.join(PART, START)
+    assert state is not None
+    assert mine.change(state, START) == []
+    known[PART] = plain_settings(B)
+    assert mine.change(state, START) == [Release(A), Hold(B)]
+    assert state.settings == known[PART]
+    known[PART] = PartSettings("second", 4, (Contact(A),))
+    assert mine.change(state, START) == [Release(B), Hold(A)]
+    assert state.overlay is mine.overlays["second"]
+    known[PART] = PartSettings("unheard-of")
+    assert mine.change(state, START) is None
+    del known[PART]
+    assert mine.change(state, START) is None
+    assert mine.find(PART) is state  # it is the caller's to leave

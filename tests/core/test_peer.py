@@ -118,9 +118,9 @@ def test_frames_of_two_streams_stay_apart() -> None:
     hand.link(A, B, C)
     one, other = Chain(SIGNERS[9]).frame(), Chain(SIGNERS[9], OTHER).frame()
     (deliver, forward) = hand(data(B, one))
-    assert (deliver.part, forward.branches) == (PART, [(A, b"\2")])
+    assert (deliver.part, forward.branches) == (PART, [(A, b"\3")])
     (deliver, forward) = hand(data(B, other))
-    assert (deliver.part, forward.branches) == (OTHER, [(C, b"\2")])
+    assert (deliver.part, forward.branches) == (OTHER, [(C, b"\3")])
 
 
 def test_joining_and_leaving_again_and_again_leaves_nothing_behind() -> None:
@@ -135,7 +135,7 @@ def test_joining_and_leaving_again_and_again_leaves_nothing_behind() -> None:
         assert hand.machine.wakeup_at is None
     inside = hand.machine._parts
     assert len(inside._budget.parts) == inside._budget.used == 0
-    assert hand.machine._busy == {}
+    assert len(hand.machine._outgoing) == 0
 
 
 def test_two_kinds_of_overlay_share_links_and_nothing_else() -> None:
@@ -157,7 +157,7 @@ def test_a_restart_with_the_same_identity_begins_a_new_chain() -> None:
     chains = set()
     for entropy in (b"\1" * 8, b"\2" * 8):
         hand = node()
-        hand.machine._entropy = lambda n, entropy=entropy: entropy[:n]
+        hand.machine._outgoing._entropy = lambda n, entropy=entropy: entropy[:n]
         (published,) = of(Published, hand(Publish(PART, drafts(1))))
         chains.add(published.head.chain)
         assert published.head.previous == 0
@@ -172,7 +172,7 @@ def test_every_table_says_how_large_it_may_become() -> None:
     sizes = hand.machine.sizes()
     assert {name for name, (size, _) in sizes.items() if size} == {
         *("held links", "parts", "recent frames", "recent bytes", "chains", "upstreams"),
-        *("stranded frames", "stranded bytes"),
+        *("unconfirmed frames", "unconfirmed bytes"),
     }
     assert all(0 <= size <= bound for size, bound in sizes.values())
 

@@ -4,6 +4,7 @@ import pytest
 
 from anabranch.core import frames
 from anabranch.core.ids import StreamPart
+from anabranch.core.incoming import MAX_SKEW_S
 from anabranch.core.machine import (
     Deliver,
     Disconnect,
@@ -11,15 +12,14 @@ from anabranch.core.machine import (
     Effect,
     Forward,
     Notice,
-    Outcome,
     Publish,
     Published,
     Received,
+    Send,
     Subscribe,
     Unsubscribe,
 )
-from anabranch.core.messages import Meet, Status
-from anabranch.core.peer import MAX_SKEW_S
+from anabranch.core.messages import Got, Meet, Status
 from machines import (
     NODES,
     OTHER,
@@ -38,6 +38,7 @@ from machines import (
     packet,
     peer,
     plain_settings,
+    sent,
 )
 
 A, B, C, STRANGER = NODES[1:5]
@@ -52,7 +53,7 @@ def subscriber() -> Hand:
     return hand
 
 
-def onward(frame: bytes, *peers: bytes, hops: int = 2) -> Forward:
+def onward(frame: bytes, *peers: bytes, hops: int = 3) -> Forward:
     return Forward(Plain.code, head(frame), [(p, bytes([hops])) for p in peers], frame)
 
 
@@ -63,7 +64,7 @@ def fault(reason: str, sender: bytes = A) -> list[Effect]:
 def test_a_frame_is_delivered_and_floods_to_all_but_the_sender() -> None:
     hand, frame = subscriber(), Chain(PUBLISHER).frame(b"one", b"two")
     assert hand(data(B, frame)) == [
-        Deliver(PART, head(frame), frame, 1),
+        Deliver(PART, head(frame), frame, 2),
         onward(frame, A, C),
     ]
 
@@ -73,6 +74,43 @@ def test_hops_are_counted_on_the_way() -> None:
     deliver, forward = hand(data(B, frame, route=b"\6"))
     assert deliver.hops == 6
     assert forward.branches == [(A, b"\7"), (C, b"\7")]
+
+
+def test_who_made_a_frame_hears_that_we_have_it() -> None:
+    hand, chain = subscriber(), Chain(PUBLISHER)
+    frame = chain.frame(b"one", b"two")
+    word = Send(B, Got(PART, chain.key, head(frame).last))
+    assert hand(data(B, frame, route=b"\1")) == [
+        Deliver(PART, head(frame), frame, 1),
+        onward(frame, A, C, hops=2),
+        word,
+    ]
+    # Again, since the word may have been lost; and whoever brought the first copy.
+    assert hand(data(B, frame, route=b"\1")) == [Dropped(head(frame), "duplicate", B), word]
+    hand(data(A, later := chain.frame()))
+    assert sent(Got, hand(data(B, later, route=b"\1"))) == [(B, Got(PART, chain.key, chain.newest))]
+
+
+def test_who_only_carries_says_so_too() -> None:
+    hand, chain = peer({PART: plain_settings(A)}), Chain(PUBLISHER)
+    hand(Publish(PART, []))
+    hand.link(A)
+    frame = chain.frame()
+    assert hand(data(A, frame, route=b"\1")) == [Send(A, Got(PART, chain.key, chain.newest))]
+
+
+def test_what_is_refused_is_not_said_to_be_got() -> None:
+    hand, chain = subscriber(), Chain(PUBLISHER)
+    old, ahead = Chain(SIGNERS[8]).frame(at=START - 61), Chain(SIGNERS[7])
+    refused = [
+        data(STRANGER, chain.frame(), route=b"\1"),
+        data(A, Chain(PUBLISHER, OTHER).frame(), route=b"\1"),
+        data(A, old, route=b"\1"),
+        data(A, ahead.frame(at=START + MAX_SKEW_S + 1), route=b"\1"),
+        data(A, forged(chain.frame()), route=b"\1"),
+    ]
+    for event in refused:
+        assert sent(Got, hand(event)) == []
 
 
 def test_later_copies_are_dropped_and_reported() -> None:
@@ -95,7 +133,7 @@ def test_a_node_at_the_edge_has_nobody_to_forward_to() -> None:
     hand, frame = peer({PART: plain_settings(A)}), Chain(PUBLISHER).frame()
     hand(Subscribe(PART))
     hand.link(A)
-    assert hand(data(A, frame)) == [Deliver(PART, head(frame), frame, 1)]
+    assert hand(data(A, frame)) == [Deliver(PART, head(frame), frame, 2)]
 
 
 def test_who_only_publishes_carries_and_delivers_nothing() -> None:
@@ -110,11 +148,10 @@ def test_who_only_publishes_carries_and_delivers_nothing() -> None:
 
 def test_our_own_frame_that_comes_back_is_a_copy() -> None:
     hand = subscriber()
-    published, deliver, forward, outcome = hand(Publish(PART, drafts(5)))
+    published, deliver, forward = hand(Publish(PART, drafts(5)))
     assert isinstance(published, Published)
     assert deliver == Deliver(PART, published.head, published.frame, 0)
     assert forward == onward(published.frame, A, B, C, hops=1)
-    assert outcome == Outcome(5, "sent", published.head.last)
     assert hand(data(A, published.frame)) == [Dropped(published.head, "duplicate", A)]
 
 
@@ -148,7 +185,7 @@ def test_a_forgery_that_comes_first_does_not_censor_the_real_message() -> None:
     hand, frame = subscriber(), Chain(PUBLISHER).frame()
     assert hand(data(A, forged(frame))) == fault("forged")
     assert hand(data(B, frame)) == [
-        Deliver(PART, head(frame), frame, 1),
+        Deliver(PART, head(frame), frame, 2),
         onward(frame, C),
     ]
     assert hand(data(C, frame)) == [Dropped(head(frame), "duplicate", C)]

@@ -1,5 +1,6 @@
 """Publishing through a Peer: neighbours or none yet, and one outcome for every draft."""
 
+from anabranch.core.ids import NodeId
 from anabranch.core.machine import (
     Connect,
     Deliver,
@@ -17,11 +18,12 @@ from anabranch.core.machine import (
     Unsubscribe,
     Wakeup,
 )
-from anabranch.core.messages import SlowDown
+from anabranch.core.messages import Got, SlowDown
 from anabranch.core.messages.data import MAX_CONTENT_BYTES
 from anabranch.core.overlay import Carried
 from anabranch.core.parts import MAX_PARTS
 from anabranch.core.publishing import (
+    CONFIRM_S,
     FRAME_MESSAGES,
     MAX_STRANDED_FRAMES,
     MAX_WAITING_DRAFTS,
@@ -58,6 +60,11 @@ def tickets(effects: list[Effect], result: str) -> list[int]:
     return [outcome.ticket for outcome in outcomes]
 
 
+def got(hand: Hand, peer: NodeId, published: Published, part: StreamPart = PART) -> list[Effect]:
+    """Let a neighbour say that it has a frame."""
+    return hand.hear(peer, Got(part, published.head.chain, published.head.last))
+
+
 def test_publishing_makes_a_member_and_what_finds_no_neighbour_waits() -> None:
     hand = publisher()
     connect_a, connect_b, published = hand(Publish(PART, drafts(1, 2)))
@@ -65,21 +72,22 @@ def test_publishing_makes_a_member_and_what_finds_no_neighbour_waits() -> None:
     assert isinstance(published, Published)
     assert published.head.count == 2
     assert hand.machine.wakeup_at == START + STRANDED_FOR_S
-    assert hand.link(B) == [
-        Forward(Plain.code, published.head, [(B, b"\1")], published.frame),
+    assert hand.link(B) == [Forward(Plain.code, published.head, [(B, b"\1")], published.frame)]
+    assert hand.machine.wakeup_at == START + CONFIRM_S
+    assert got(hand, B, published) == [
         Outcome(1, "sent", published.head.first),
         Outcome(2, "sent", published.head.last),
     ]
     assert hand.link(A) == []
-    assert (hand.machine.wakeup_at, hand.machine._busy) == (None, {})
+    assert (hand.machine.wakeup_at, len(hand.machine._outgoing)) == (None, 0)
 
 
-def test_what_waited_goes_to_the_first_neighbour_in_its_order_and_once() -> None:
+def test_what_waited_goes_to_the_first_neighbour_in_its_order() -> None:
     hand = publisher()
     made = [of(Published, hand(Publish(PART, drafts(n))))[0] for n in range(3)]
     effects = hand.link(A)
     assert [f.frame for f in of(Forward, effects)] == [p.frame for p in made]
-    assert tickets(effects, "sent") == [0, 1, 2]
+    assert tickets([e for p in made for e in got(hand, A, p)], "sent") == [0, 1, 2]
     hand(LinkDown(A, "reset"))
     assert of(Forward, hand.link(B)) == []
 
@@ -88,10 +96,12 @@ def test_with_neighbours_a_message_leaves_at_once() -> None:
     hand = publisher()
     hand(Publish(PART, []))
     hand.link(A, B)
-    published, forward, outcome = hand(Publish(PART, drafts(7)))
+    published, forward = hand(Publish(PART, drafts(7)))
     assert forward.branches == [(A, b"\1"), (B, b"\1")]
-    assert hand.machine._busy == {}
-    assert outcome == Outcome(7, "sent", published.head.last)
+    assert got(hand, B, published) == [Outcome(7, "sent", published.head.last)]
+    assert got(hand, A, published) == []  # it is known already
+    assert len(hand.machine._outgoing) == 0
+    assert hand.wait(60) == []
 
 
 def test_a_subscriber_gets_its_own_messages_even_alone() -> None:
@@ -116,10 +126,15 @@ def test_messages_that_wait_too_long_have_their_outcome() -> None:
 def test_messages_that_are_too_many_have_their_outcome() -> None:
     hand = publisher()
     first = MAX_STRANDED_FRAMES
-    for ticket in range(first):
-        assert tickets(hand(Publish(PART, drafts(ticket))), "") == []
-    assert tickets(hand(Publish(PART, drafts(first))), "no-neighbour") == [0]
-    assert tickets(hand.link(A), "sent") == list(range(1, first + 1))
+    made = [of(Published, hand(Publish(PART, drafts(ticket))))[0] for ticket in range(first)]
+    waiting = range(first, first + MAX_WAITING_DRAFTS)
+    assert hand(Publish(PART, drafts(*waiting))) == []
+    assert tickets(hand(Publish(PART, drafts(-1))), "queue-full") == [-1]
+    assert [f.frame for f in of(Forward, hand.link(A))] == [p.frame for p in made]
+    outcome, published, forward = got(hand, A, made[0])  # one that is sent makes room for one
+    assert (outcome.ticket, published.head.count) == (0, FRAME_MESSAGES)
+    assert forward.frame == published.frame
+    assert tickets(hand(Publish(PART, drafts(-2))), "") == []
 
 
 def test_what_cannot_be_taken_is_said_at_once() -> None:
@@ -147,7 +162,7 @@ def test_publishing_to_one_part_too_many() -> None:
         hand(Subscribe(part))
     notice, outcome = hand(Publish(many[-1], drafts(1)))
     assert notice.kind == "too-many-parts"
-    assert outcome.ticket == 1
+    assert outcome == Outcome(1, "too-many-parts")
 
 
 def test_retiring_accounts_for_what_has_not_left() -> None:
@@ -180,16 +195,19 @@ def test_a_clock_that_is_set_back_stops_nobody_from_publishing() -> None:
     for _ in range(65):
         hand(Publish(PART, drafts(1)), Retire(PART))
     hand.now -= 3600
-    assert tickets(hand(Publish(PART, drafts(2, 3))), "sent") == [2, 3]
-    assert tickets(hand(Publish(PART, drafts(4))), "sent") == [4]
+    for some in ((2, 3), (4,)):
+        (published,) = of(Published, hand(Publish(PART, drafts(*some))))
+        assert tickets(got(hand, A, published), "sent") == [*some]
 
 
 def test_two_parts_wait_each_for_its_own_neighbours() -> None:
     hand = publisher()
-    hand(Publish(PART, drafts(1)), Publish(OTHER, drafts(2)))
-    assert tickets(hand.link(B), "sent") == [1]
-    assert hand.machine.wakeup_at == START + STRANDED_FOR_S
-    assert tickets(hand.link(A), "sent") == [2]
+    one, two = of(Published, hand(Publish(PART, drafts(1)), Publish(OTHER, drafts(2))))
+    assert [f.frame for f in of(Forward, hand.link(B))] == [one.frame]
+    assert tickets(got(hand, B, one), "sent") == [1]
+    assert [f.frame for f in of(Forward, hand.link(A))] == [two.frame]
+    assert tickets(got(hand, A, two, OTHER), "sent") == [2]
+    hand.wait(CONFIRM_S)
     assert hand.machine.wakeup_at is None
 
 
@@ -197,12 +215,14 @@ def test_a_pause_ends_while_nobody_is_there() -> None:
     hand = publisher()
     published = of(Published, hand(Publish(PART, [])) + hand(Publish(PART, drafts(1))))[0]
     hand.link(A)
+    assert tickets(got(hand, A, published), "sent") == [1]
     hand.hear(A, SlowDown(PART, published.head.chain, 500))
     hand(Publish(PART, drafts(2)), Publish(PART, drafts(3)), LinkDown(A, "reset"))
     made = of(Published, hand.wait(1))
     assert [p.head.count for p in made] == [2]
     assert head(made[0].frame).previous == published.head.last
-    assert tickets(hand.link(A), "sent") == [2, 3]
+    assert of(Forward, hand.link(A))[0].frame == made[0].frame
+    assert tickets(got(hand, A, made[0]), "sent") == [2, 3]
 
 
 def test_a_wakeup_too_early_or_too_late_does_no_harm() -> None:

@@ -1,5 +1,7 @@
 """Publishing: numbers, batches, pauses, and one outcome for every draft."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from anabranch.core.ids import FrameHead, chain_key, number_of, part_key
 from anabranch.core.machine import Draft, Effect, Outcome
 from anabranch.core.messages.data import MAX_CONTENT_BYTES
 from anabranch.core.publishing import (
+    CONFIRM_S,
     EXPIRED,
     FRAME_CONTENT_BYTES,
     FRAME_MESSAGES,
@@ -21,10 +24,11 @@ from anabranch.core.publishing import (
     SENT,
     STRANDED_FOR_S,
     TOO_LARGE,
+    UNPERMITTED,
     Publishing,
-    outcomes,
+    Unconfirmed,
 )
-from machines import KEYS, PART, SIGNERS, START, drafts, of
+from machines import KEYS, NODES, PART, SIGNERS, START, drafts, of
 
 ME = SIGNERS[0]
 KEY, CHAIN = part_key(PART), chain_key(ME.node, 7)
@@ -36,10 +40,13 @@ def publishing() -> Publishing:
 
 
 def heads(mine: Publishing, now: float = START) -> list[FrameHead]:
-    """Make every frame that may leave now."""
+    """Make every frame that may leave now, and let it arrive."""
     made = []
     while (frame := mine.next_frame(now)) is not None:
-        made.append(frames.peek(frame[0]))
+        assert frames.peek(frame.frame) == frame.head
+        mine.tried(frame, True, now)
+        mine.confirm(frame.head.last)
+        made.append(frame.head)
     return made
 
 
@@ -48,13 +55,13 @@ def test_drafts_of_one_call_leave_in_one_signed_frame() -> None:
     assert mine.add([Draft(b"a", 1, 5), Draft(b"b", 2, 6)]) == []
     made = mine.next_frame(START)
     assert made is not None
-    frame, tickets = made
-    assert tickets == [(5, FIRST), (6, FIRST + 1)]
-    assert frames.peek(frame) == FrameHead(KEY, CHAIN, 0, FIRST, FIRST + 1, 2)
+    frame = made.frame
+    assert made.tickets == [(5, FIRST), (6, FIRST + 1)]
+    assert frames.peek(frame) == made.head == FrameHead(KEY, CHAIN, 0, FIRST, FIRST + 1, 2)
     assert KEYS.verify(ME.node, frames.digest(frame), frames.signature(frame))
     assert [(m.content, m.content_type) for m in frames.messages(frame)] == [(b"a", 1), (b"b", 2)]
     assert mine.next_frame(START) is None
-    assert mine.wakeup_at is None
+    assert mine.wakeup_at == START + STRANDED_FOR_S
 
 
 def test_each_frame_names_the_message_before_it_whatever_the_clock_does() -> None:
@@ -84,7 +91,7 @@ def test_what_is_too_large_is_refused_before_it_has_a_number() -> None:
     assert mine.add([*drafts(7), much, *drafts(9)]) == [Outcome(8, TOO_LARGE)]
     made = mine.next_frame(START)
     assert made is not None
-    assert made[1] == [(7, FIRST), (9, FIRST + 1)]
+    assert made.tickets == [(7, FIRST), (9, FIRST + 1)]
 
 
 @pytest.mark.parametrize(("content_type", "fits"), [(-1, 0), (0, 1), (255, 1), (256, 0)])
@@ -108,6 +115,17 @@ def test_during_a_pause_drafts_wait_and_then_leave_together() -> None:
     assert [h.count for h in heads(mine, START + 0.1)] == [2]
 
 
+def test_who_keeps_asking_for_pauses_cannot_silence_us() -> None:
+    mine = publishing()
+    made = 0
+    for step in range(100):  # a second's pause is asked for ten times a second
+        now = START + step / 10
+        mine.pause(1.0, now)
+        mine.add(drafts(step))
+        made += len(heads(mine, now))
+    assert made == 9  # one frame after each pause, with all that waited
+
+
 def test_what_waits_is_bounded_in_number_and_in_bytes() -> None:
     mine = publishing()
     mine.pause(1, START)
@@ -123,62 +141,160 @@ def test_what_waits_is_bounded_in_number_and_in_bytes() -> None:
     assert mine.sizes()["waiting bytes"] == (MAX_WAITING_BYTES, MAX_WAITING_BYTES)
 
 
-# --- Frames without a neighbour -------------------------------------------------------------
+# --- Frames that nobody has confirmed -------------------------------------------------------
 
 
-def test_a_stranded_frame_is_handed_over_once() -> None:
+def made(mine: Publishing, *tickets: int, now: float = START, offered: bool = True) -> Unconfirmed:
+    """Make one frame of some drafts, and offer it."""
+    mine.add(drafts(*tickets))
+    frame = mine.next_frame(now)
+    assert frame is not None
+    mine.tried(frame, offered, now)
+    return frame
+
+
+def test_a_frame_is_sent_when_a_neighbour_has_it_and_only_then() -> None:
     mine = publishing()
-    assert not mine.has_stranded()
-    assert mine.strand(b"one", [(1, 10)], START) == []
-    assert mine.strand(b"two", [(2, 20)], START + 1) == []
-    assert mine.has_stranded()
+    frame = made(mine, 1, 2)
+    assert mine.unconfirmed() == [frame]
+    assert mine.confirm(FIRST) == []  # the number of no frame's last message
+    assert mine.confirm(FIRST + 1) == [Outcome(1, SENT, FIRST), Outcome(2, SENT, FIRST + 1)]
+    assert mine.confirm(FIRST + 1) == []
+    assert (mine.unconfirmed(), mine.wakeup_at) == ([], None)
+    assert mine.sizes()["unconfirmed bytes"][0] == 0
+
+
+def test_what_was_never_offered_cannot_be_confirmed() -> None:
+    mine = publishing()
+    frame = made(mine, 1, offered=False)
+    assert mine.confirm(frame.head.last) == []
+    mine.tried(frame, True, START)
+    assert len(mine.confirm(frame.head.last)) == 1
+
+
+def test_a_frame_says_nothing_of_those_before_it() -> None:
+    # The neighbour that was sent the first one may have died with it.
+    mine = publishing()
+    one, two, three = (made(mine, ticket) for ticket in (1, 2, 3))
+    assert mine.confirm(two.head.last) == [Outcome(2, SENT, two.head.last)]
+    assert mine.unconfirmed() == [one, three]
+    assert mine.confirm(one.head.last) == [Outcome(1, SENT, one.head.last)]
+
+
+def test_without_neighbours_a_frame_waits_and_is_given_up_in_the_end() -> None:
+    mine = publishing()
+    one, two = made(mine, 1, 2, offered=False), made(mine, 3, now=START + 1, offered=False)
     assert mine.wakeup_at == START + STRANDED_FOR_S
-    taken = mine.take_stranded()
-    assert [(s.frame, s.tickets) for s in taken] == [(b"one", [(1, 10)]), (b"two", [(2, 20)])]
-    assert (mine.take_stranded(), mine.wakeup_at) == ([], None)
-    assert mine.sizes()["stranded bytes"][0] == 0
-
-
-def test_a_stranded_frame_expires() -> None:
-    mine = publishing()
-    mine.strand(b"one", [(1, 10), (2, 11)], START)
-    mine.strand(b"two", [(3, 12)], START + 1)
     assert mine.expire(START + STRANDED_FOR_S - 0.01) == []
     assert mine.expire(START + STRANDED_FOR_S) == [
-        Outcome(1, EXPIRED, 10),
-        Outcome(2, EXPIRED, 11),
+        Outcome(1, EXPIRED, one.head.first),
+        Outcome(2, EXPIRED, one.head.last),
     ]
     assert mine.wakeup_at == START + 1 + STRANDED_FOR_S
+    assert mine.confirm(one.head.last) == []
+    assert mine.unconfirmed() == [two]
 
 
-def test_stranded_frames_are_bounded_and_the_oldest_expire() -> None:
+def test_how_long_a_frame_waits_is_the_applications_choice() -> None:
+    mine = Publishing(KEY, CHAIN, ME.sign, 5.0)
+    made(mine, 1)
+    assert mine.expire(START + 4.9) == []
+    assert [o.result for o in of(Outcome, mine.expire(START + 5))] == [EXPIRED]
+
+
+def test_what_goes_unconfirmed_is_due_again_every_two_seconds() -> None:
     mine = publishing()
-    for number in range(MAX_STRANDED_FRAMES):
-        assert mine.strand(b"x", [(number, 0)], START) == []
-    assert mine.strand(b"x", [(-1, 0)], START) == [Outcome(0, EXPIRED, 0)]
-    large = bytes(MAX_STRANDED_BYTES // 2)
-    assert len(mine.strand(large, [(-2, 0)], START)) == 1
-    assert len(mine.strand(large, [(-3, 0)], START)) == MAX_STRANDED_FRAMES - 1
-    assert mine.strand(b"x", [(-4, 0)], START) == [Outcome(-2, EXPIRED, 0)]
-    assert mine.sizes()["stranded frames"] == (2, MAX_STRANDED_FRAMES)
-    assert mine.sizes()["stranded bytes"] == (len(large) + 1, MAX_STRANDED_BYTES)
+    mine.neighbours = (NODES[1],)
+    one = made(mine, 1)
+    two = made(mine, 2, now=START + 1)
+    assert mine.wakeup_at == START + CONFIRM_S
+    assert mine.due_again(START + CONFIRM_S - 0.01) == []
+    assert mine.due_again(START + CONFIRM_S) == [one]
+    mine.tried(one, True, START + CONFIRM_S)
+    assert mine.wakeup_at == START + 1 + CONFIRM_S
+    assert mine.due_again(START + 1 + CONFIRM_S) == [two]
+    mine.tried(two, True, START + 1 + CONFIRM_S)
+    assert mine.due_again(START + 2 * CONFIRM_S) == [one]
 
 
-def test_closing_accounts_for_all_that_has_not_left() -> None:
+def test_many_frames_do_not_each_have_a_moment_of_their_own() -> None:
+    mine, now, looks = publishing(), START, 0
+    mine.neighbours = (NODES[1],)
+    for ticket in range(200):
+        made(mine, ticket, now=START + ticket / 100)
+    while now < START + 8:
+        now = mine.wakeup_at or now
+        looks += 1
+        for frame in mine.due_again(now):
+            assert CONFIRM_S <= now - frame.tried_at <= 1.25 * CONFIRM_S
+            mine.tried(frame, True, now)
+    assert looks <= 4 * (8 - CONFIRM_S) / CONFIRM_S + 1
+
+
+def test_nothing_is_offered_again_while_nobody_is_there_or_during_a_pause() -> None:
     mine = publishing()
-    mine.strand(b"one", [(1, 10)], START)
+    mine.neighbours = (NODES[1],)
+    frame = made(mine, 1)
+    mine.pause(3, START)
+    assert mine.wakeup_at == START + 3
+    assert mine.due_again(START + CONFIRM_S) == []
+    assert mine.due_again(START + 3) == [frame]
+    mine.neighbours = ()
+    assert mine.due_again(START + 9) == []
+    assert mine.wakeup_at == START + STRANDED_FOR_S
+
+
+def test_when_too_much_is_unconfirmed_drafts_wait() -> None:
+    mine = publishing()
+    first, *_ = [made(mine, ticket) for ticket in range(MAX_STRANDED_FRAMES)]
+    mine.add(drafts(-1))
+    assert mine.full
+    assert mine.next_frame(START) is None
+    assert mine.wakeup_at == START + STRANDED_FOR_S  # and not at once, again and again
+    assert mine.sizes()["unconfirmed frames"] == (MAX_STRANDED_FRAMES, MAX_STRANDED_FRAMES)
+    mine.confirm(first.head.last)
+    assert [h.count for h in heads(mine)] == [1]
+
+
+def test_what_is_unconfirmed_is_bounded_in_bytes_too() -> None:
+    mine = publishing()
+    for ticket in range(2 * MAX_STRANDED_BYTES // MAX_CONTENT_BYTES):
+        mine.add(drafts(ticket, content=bytes(MAX_CONTENT_BYTES)))
+        mine.next_frame(START)
+    size, bound = mine.sizes()["unconfirmed bytes"]
+    assert bound - 2 * MAX_CONTENT_BYTES < size <= bound == MAX_STRANDED_BYTES
+    assert mine.waits()
+
+
+def test_closing_accounts_for_all_that_is_not_confirmed() -> None:
+    mine = publishing()
+    made(mine, 1)
     mine.pause(1, START)
     mine.add(drafts(2, 3))
-    assert sorted(o.ticket for o in of(Outcome, mine.close())) == [1, 2, 3]
+    closed = of(Outcome, mine.close("no-such-stream"))
+    assert [(o.ticket, o.result) for o in closed] == [(n, "no-such-stream") for n in (1, 2, 3)]
     assert mine.wakeup_at is None
     assert [size for size, _ in mine.sizes().values()] == [0, 0, 0, 0]
     assert mine.close() == []
 
 
+def test_in_doubt_whether_we_may_publish_drafts_wait_for_a_while() -> None:
+    mine = publishing()
+    mine.doubted_until = START + 2
+    mine.add(drafts(1, 2))
+    assert mine.next_frame(START) is None
+    assert mine.wakeup_at == START + 2
+    assert mine.expire(START + 1.9) == []
+    assert mine.expire(START + 2) == [Outcome(1, UNPERMITTED), Outcome(2, UNPERMITTED)]
+    mine.add(drafts(3))
+    assert [h.count for h in heads(mine, START + 2)] == [1]
+
+
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("add"), st.lists(st.sampled_from([0, 1, 40_000, 600_000]), max_size=4)),
-        st.tuples(st.sampled_from(["sent", "strand", "take", "pause"]), st.none()),
+        st.tuples(st.sampled_from(["make", "pause", "doubt", "trust"]), st.none()),
+        st.tuples(st.sampled_from(["offer", "got"]), st.integers(0, 9)),
         st.tuples(st.just("wait"), st.sampled_from([0.05, 1.0, 30.0])),
     ),
     max_size=30,
@@ -186,25 +302,30 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_every_draft_has_exactly_one_outcome(steps: list[tuple[str, object]]) -> None:
+def test_every_draft_has_exactly_one_outcome(steps: list[tuple[str, Any]]) -> None:
     mine, now, ticket = publishing(), START, 0
+    mine.neighbours = (NODES[1],)
     effects: list[Effect] = []
     for word, what in steps:
+        waiting = mine.unconfirmed()
         if word == "add":
-            for size in what:  # type: ignore[attr-defined]
+            for size in what:
                 ticket += 1
                 effects += mine.add([Draft(bytes(size), 0, ticket)])
         elif word == "wait":
-            now += what  # type: ignore[operator]
+            now += what
             effects += mine.expire(now)
+            for frame in mine.due_again(now):
+                mine.tried(frame, True, now)
         elif word == "pause":
             mine.pause(0.1, now)
-        elif word == "take":
-            for stranded in mine.take_stranded():
-                effects += outcomes(stranded.tickets, SENT)
-        elif (made := mine.next_frame(now)) is not None:
-            frame, tickets = made
-            gone = word == "sent"
-            effects += outcomes(tickets, SENT) if gone else mine.strand(frame, tickets, now)
+        elif word in ("doubt", "trust"):
+            mine.doubted_until = now + 2 if word == "doubt" else None
+        elif word == "make":
+            mine.next_frame(now)
+        elif waiting and word == "offer":
+            mine.tried(waiting[what % len(waiting)], what % 3 > 0, now)
+        elif waiting:
+            effects += mine.confirm(waiting[what % len(waiting)].head.last)
     effects += mine.close()
     assert sorted(o.ticket for o in of(Outcome, effects)) == list(range(1, ticket + 1))

@@ -159,11 +159,27 @@ def test_a_node_that_restarted_has_a_moment_to_meet_its_neighbours() -> None:
 
 def test_a_node_that_moved_is_dialled_at_its_new_address() -> None:
     field = Field()
-    field.settle(A, B, C)
+    for node in (A, B, C):
+        field.hand.hear(node, Status(PART, 0, (), (), "home"))
+    field.take(field.hand.wait(QUIET_S))
     field.hand.hear(B, Status(PART, field.told[B].counter, (A, C), (), "moved:2"))
     assert field.hand.wait(QUIET_S) == [
-        Send(A, Instruction(PART, 2, (Contact(B, "moved:2"), Contact(C)), ()))
+        Send(A, Instruction(PART, 2, (Contact(B, "moved:2"), Contact(C, "home")), ()))
     ]
+
+
+def test_who_cannot_be_dialled_dials_the_others() -> None:
+    field = Field()
+    field.hand.hear(A, Status(PART, 0, (), (), "home"))
+    field.join(B, C)  # these two have no address, and can only try what they always do
+    field.take(field.hand.wait(QUIET_S))
+    assert field.told[A] == Instruction(PART, 1, (), (B, C))
+    assert field.told[B] == Instruction(PART, 1, (Contact(A, "home"), Contact(C)), ())
+    assert field.told[C] == Instruction(PART, 1, (Contact(A, "home"),), (B,))
+    field.hand.hear(C, Status(PART, 1, (A, B), (), "found"))
+    field.take(field.hand.wait(QUIET_S))
+    assert field.told[A] == Instruction(PART, 2, (Contact(C, "found"),), (B,))
+    assert field.told[C] == Instruction(PART, 2, (), (A, B))
 
 
 def test_a_counter_from_elsewhere_is_taken_over_and_left_behind() -> None:

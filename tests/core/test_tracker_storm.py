@@ -165,8 +165,8 @@ def sound(field: Field, degree: int) -> None:
         assert all(node in graph[peer] for peer in neighbours)
     for node, told in field.told.items():
         connect = [contact.node for contact in told.connect]
-        assert all(peer > node for peer in connect)
-        assert all(peer < node for peer in told.accept)
+        named = [*connect, *told.accept]
+        assert len(set(named) - {node}) == len(named)
     assert beyond(field.hand.machine) == {}
 
 
@@ -185,7 +185,11 @@ def test_any_sequence_can_be_mended_and_leaves_nothing_behind(
         field.take(field.hand.wait(5))
         field.report(*field.told)
         field.settle()
-    assert {len(peers) for peers in field.hand.machine.topology(PART).values()} == {degree}
+    topology = field.hand.machine.topology(PART)
+    assert {len(peers) for peers in topology.values()} == {degree}
+    dials = {(n, c.node) for n, told in field.told.items() for c in told.connect}
+    for node, peers in topology.items():  # of two neighbours exactly one dials
+        assert all(((node, peer) in dials) != ((peer, node) in dials) for peer in peers)
     for node in NODES[1:10]:
         field.hand.hear(node, Leave(PART), Leave(OTHER))
     field.hand.wait(SILENT_S)

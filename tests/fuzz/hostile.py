@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec.inspect as mi
+from register import Register
 
 from anabranch.core import codec, frames
 from anabranch.core.errors import RemoteError
@@ -44,7 +45,7 @@ from anabranch.core.machine import (
     Writable,
 )
 from anabranch.core.messages import Contact, Instruction, Meet
-from anabranch.core.overlay import PartSettings
+from anabranch.core.overlay import Directory, PartSettings
 from anabranch.core.peer import Peer
 from anabranch.core.tracker import Tracker
 from anabranch.overlays import OVERLAYS
@@ -323,7 +324,13 @@ APPLICATION: list[Callable[[NodeId], Event]] = [
 def peer_conversation(choices: Choices) -> None:
     """Talk to a Peer that is a member of a part and has a tracker and two neighbours."""
     rng = random.Random(1)
-    world = World(Peer(SIGNERS[0], KEYS.verify, directory, OVERLAYS, rng, rng.randbytes))
+    options: dict[str, Any] = {}
+    known: Directory = directory
+    if choices.below(2):  # with a registry that changes
+        register = Register(PARTS[0], TRACKER, directory)
+        known, options = register.directory, {"permits": register, "services": [register]}
+    signer, entropy = SIGNERS[0], rng.randbytes
+    world = World(Peer(signer, KEYS.verify, known, OVERLAYS, rng, entropy, **options))
     world.tell(Subscribe(PARTS[0]))
     near = NEIGHBOURS[:2]
     for node in (TRACKER, *near):

@@ -36,12 +36,13 @@ def member(degree: int = 3) -> Member:
 
 
 def settled(*peers: bytes, degree: int = 3) -> Member:
-    """Make a node that has these neighbours."""
+    """Make a node that has had these neighbours for a while."""
     node = member(degree)
     node.hear(TRACKER.node, told(1, *peers))
     node.up(*peers)
     for peer in peers:
         node.hear(peer, Meet(PART))
+    node.wait(4 * STATUS_EVERY_S)
     assert node.neighbours == sorted(peers)
     return node
 

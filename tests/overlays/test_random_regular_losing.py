@@ -7,6 +7,7 @@ from anabranch.core.messages import Bye, Contact, Instruction, Meet, Status
 from anabranch.overlays.random_regular import (
     ATTEMPT_EVERY_S,
     LOST_AFTER_S,
+    OVERLAP_S,
     STATUS_EVERY_S,
     RandomRegular,
 )
@@ -26,11 +27,12 @@ def told() -> Member:
 
 
 def settled() -> Member:
-    """Make a node that has them."""
+    """Make a node that has had them for a while."""
     node = told()
     node.up(A, B)
     for peer in (A, B):
         node.hear(peer, Meet(PART))
+    node.wait(4 * STATUS_EVERY_S)
     return node
 
 
@@ -43,7 +45,7 @@ def test_a_neighbour_that_is_lost_for_a_moment_is_not_reported() -> None:
     node.down(A)
     assert node.neighbours == [B]
     node.wait(LOST_AFTER_S / 2)
-    assert sent(Meet, node.up(A)) == [(A, Meet(PART))]
+    assert [to for to, _ in sent(Meet, node.up(A))] == [A]
     node.hear(A, Meet(PART, True))
     assert node.neighbours == [A, B]
     assert statuses(node.wait(LOST_AFTER_S)) == [(1, (A, B))]
@@ -70,7 +72,7 @@ def test_a_neighbour_that_said_goodbye_is_asked_again() -> None:
     assert sent(Meet, node.wait(60)) == []
     node.hear(A, Bye(PART))
     assert sent(Meet, node.wait(ATTEMPT_EVERY_S - 0.1)) == []
-    assert sent(Meet, node.wait(0.1)) == [(A, Meet(PART))]
+    assert [to for to, _ in sent(Meet, node.wait(0.1))] == [A]
 
 
 def test_a_report_that_is_due_waits_for_a_neighbour_that_has_just_gone() -> None:
@@ -93,3 +95,29 @@ def test_a_neighbour_that_comes_and_goes_does_not_keep_the_node_silent() -> None
         node.hear(A, Meet(PART, True))
         reports += statuses(node.wait(LOST_AFTER_S / 4))
     assert len(reports) >= 3
+
+
+def asked_after(lost: int) -> int:
+    """Lose so many of four neighbours, and return how much the next one is asked for."""
+    node = Member(RandomRegular, 1, [TRACKER], 4)
+    node.join()
+    node.up(TRACKER.node)
+    peers = NODES[2:6]
+    node.hear(TRACKER.node, Instruction(PART, 1, (), (*peers,)))
+    node.up(*peers)
+    for peer in peers:
+        node.hear(peer, Meet(PART))
+    node.wait(100)
+    node.down(*peers[:lost])
+    node.wait(1)
+    ((_, meet),) = sent(Meet, node.up(peers[0]))
+    return meet.recent_ms
+
+
+@pytest.mark.parametrize(("lost", "asks"), [(1, False), (2, True), (3, True), (4, True)])
+def test_who_has_lost_half_of_its_neighbours_may_have_missed_something(
+    lost: int, asks: bool
+) -> None:
+    # The others may have lost theirs as well, and all of them be cut off together.
+    assert (asked_after(lost) >= 1_000 + 1_000 * OVERLAP_S) is asks
+    assert asks or asked_after(lost) == 0

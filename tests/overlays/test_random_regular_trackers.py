@@ -5,6 +5,7 @@ import pytest
 from anabranch.core.ids import NodeId
 from anabranch.core.machine import Effect, Hold, Release, Send
 from anabranch.core.messages import Contact, Instruction, Leave, Meet, Status
+from anabranch.core.overlay import PartSettings
 from anabranch.core.tracker import LEAP
 from anabranch.overlays.random_regular import (
     ATTEMPT_EVERY_S,
@@ -163,3 +164,104 @@ def test_an_instruction_of_the_old_tracker_is_finished_before_the_new_one_is_hea
     assert sent(Status, made.wait(SETTLE_S - TRACKER_PATIENCE_S))[0][1].counter == 7
     # Now the new tracker knows the number, and leaves a gap to it; see tracker.py.
     assert holds(made.hear(THIRD.node, Instruction(PART, 7 + LEAP, (), (B,)))) == [B]
+
+
+# --- Other trackers than before -------------------------------------------------------------
+
+
+def in_place(*trackers: Contact) -> Member:
+    """Make a node with a tracker that it has reached, and a neighbour."""
+    made = node(*trackers)
+    made.up(trackers[0].node, A)
+    made.hear(trackers[0].node, Instruction(PART, 1, (), (A,)))
+    made.hear(A, Meet(PART))
+    assert made.neighbours == [A]
+    return made
+
+
+def change(made: Member, *trackers: Contact, degree: int = 3) -> list[Effect]:
+    settings = PartSettings("", degree, trackers)
+    effects: list[Effect] = made.overlay.change(PART, settings, made.now)
+    assert made.neighbours == [A]  # whatever changes, the neighbours stay
+    return effects
+
+
+def test_the_same_tracker_is_kept() -> None:
+    made = in_place(FIRST)
+    assert change(made, FIRST, SECOND) == [Hold(FIRST.node, FIRST.address), Release(FIRST.node)]
+    assert made.wait(TRACKER_PATIENCE_S) == []
+
+
+def test_a_tracker_that_is_none_any_more_is_left_for_the_new_one() -> None:
+    made = in_place(FIRST)
+    assert change(made, SECOND, THIRD) == [
+        Send(FIRST.node, Leave(PART)),
+        Hold(SECOND.node, SECOND.address),
+        Release(FIRST.node),
+    ]
+    assert made.hear(FIRST.node, Instruction(PART, 2, (), (B,))) == []
+    assert not made.overlay.follows(PART, FIRST.node)
+    assert reported(made.up(SECOND.node)) == [SECOND.node]
+    assert holds(made.hear(SECOND.node, Instruction(PART, 2, (), (A, B)))) == [B]
+    assert made.overlay.follows(PART, SECOND.node)
+
+
+def test_a_new_tracker_that_is_out_of_reach_is_followed_by_the_next() -> None:
+    made = in_place(FIRST)
+    change(made, SECOND, THIRD)
+    assert holds(made.wait(TRACKER_PATIENCE_S)) == [THIRD.node]
+
+
+def test_a_new_tracker_that_is_linked_already_is_told_at_once() -> None:
+    made = in_place(FIRST)
+    made.up(SECOND.node)
+    assert reported(change(made, SECOND)) == [SECOND.node]
+
+
+def test_a_better_tracker_is_dialled_and_returned_to() -> None:
+    made = in_place(SECOND)
+    assert change(made, FIRST, SECOND) == [
+        Hold(FIRST.node, FIRST.address),
+        Hold(SECOND.node, SECOND.address),
+        Release(SECOND.node),
+    ]
+    assert made.up(FIRST.node)[:2] == [Send(SECOND.node, Leave(PART)), Release(SECOND.node)]
+    assert made.overlay.follows(PART, FIRST.node)
+
+
+def test_a_better_tracker_that_is_linked_already_has_us_at_once() -> None:
+    made = in_place(SECOND)
+    made.up(FIRST.node)
+    effects = change(made, FIRST, SECOND)
+    assert effects[3:5] == [Send(SECOND.node, Leave(PART)), Release(SECOND.node)]
+    assert reported(effects) == [FIRST.node]
+
+
+def test_without_trackers_the_neighbours_stay() -> None:
+    made = in_place(FIRST)
+    leave, notice, release = change(made)
+    assert (leave, release) == (Send(FIRST.node, Leave(PART)), Release(FIRST.node))
+    assert notice.kind == "no-tracker"
+    assert holds(change(made, SECOND)) == [SECOND.node]
+
+
+def test_holds_and_releases_are_balanced_whatever_changes() -> None:
+    made = in_place(FIRST)
+    effects: list[Effect] = [Hold(FIRST.node), Hold(A)]
+    for trackers in ((SECOND, FIRST), (THIRD,), (), (FIRST, SECOND, THIRD), (SECOND,)):
+        effects += change(made, *trackers)
+        effects += made.wait(TRACKER_PATIENCE_S)
+    effects += made.overlay.leave(PART, made.now)
+    for peer in (FIRST.node, SECOND.node, THIRD.node, A):
+        kinds = [type(e) for e in effects if type(e) in (Hold, Release) and e.peer == peer]
+        assert kinds.count(Hold) == kinds.count(Release)
+
+
+def test_a_larger_degree_holds_at_once_and_a_smaller_one_is_the_trackers_to_bring_about() -> None:
+    made = in_place(FIRST)
+    change(made, FIRST, degree=4)
+    four = Instruction(PART, 2, (), (A, *NODES[10:13]))
+    assert len(holds(made.hear(FIRST.node, four))) == 3
+    made.overlay.change(PART, PartSettings("", 2, (FIRST,)), made.now)
+    assert made.overlay.sizes()["neighbours beyond the degree"] == (0, 0)
+    assert holds(made.hear(FIRST.node, Instruction(PART, 3, (), (A, *NODES[13:16])))) != []

@@ -46,6 +46,7 @@ class Bench:
 def nothing_wrong(bench: Bench) -> None:
     bench.publish()
     bench.deliver()
+    bench.checker.accepted(bench.cluster.peers[1], bench.head)
     bench.checker.degrees(bench.part, bench.cluster.peers)
     bench.checker.bounds()
     bench.checker.outcome(bench.node, Outcome(1, "sent", 5), bench.sim.now)
@@ -96,8 +97,14 @@ def message_missing(bench: Bench) -> None:
     bench.checker.everyone_has([(bench.head.chain, bench.head.last)], reach)
 
 
+def sent_to_nobody(bench: Bench) -> None:
+    bench.publish()
+    bench.checker.accepted(bench.node, bench.head)  # its own frame came back
+    bench.checker.outcome(bench.node, Outcome(1, "sent", 5), bench.sim.now)
+
+
 def two_outcomes(bench: Bench) -> None:
-    for result in ("sent", "no-neighbour"):
+    for result in ("queue-full", "no-neighbour"):
         bench.checker.outcome(bench.node, Outcome(1, result), bench.sim.now)
 
 
@@ -113,6 +120,7 @@ def two_outcomes(bench: Bench) -> None:
         (degree_too_low, "1 neighbours of 2"),
         (message_missing, "never got"),
         (two_outcomes, "two outcomes"),
+        (sent_to_nobody, "nobody has it"),
     ],
 )
 def test_every_rule_can_be_broken(story: Callable[[Bench], None], complaint: str) -> None:

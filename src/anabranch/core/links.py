@@ -5,6 +5,8 @@ a link that nobody holds lives on for a short while, so that a change of neighbo
 taken back, or an instruction that reaches the other side first, costs no new handshake.
 """
 
+import random
+
 import msgspec
 
 from anabranch.core.errors import RemoteError
@@ -16,6 +18,7 @@ UNHELD_FOR_S = 10.0
 BAN_FOR_S = 60.0
 REDIAL_FIRST_S = 0.5
 REDIAL_MOST_S = 20.0
+REDIAL_SPREAD = (0.75, 1.25)  # of the time to wait: many may have lost the same peer at once
 MAX_UNHELD = 64
 MAX_HELD = 65_536  # follows from 1,000 parts (peer.py) of at most 64 neighbours (messages)
 MAX_BANS = 1_024
@@ -38,7 +41,8 @@ class _Link(msgspec.Struct):
 class Links:
     """Which links stand, who needs them, and whom we will not talk to."""
 
-    def __init__(self) -> None:
+    def __init__(self, rng: random.Random | None = None) -> None:
+        self._rng = rng  # without it redials come at their exact time
         self._links: dict[NodeId, _Link] = {}
         self._bans: dict[NodeId, float] = {}
         self._timers: Timers[NodeId] = Timers()  # redial a held link, or drop an unheld one
@@ -106,7 +110,8 @@ class Links:
         if not link.holds:
             self._forget(peer)
         elif link.dial:
-            self._timers.set(peer, now + link.redial_after_s)
+            spread = self._rng.uniform(*REDIAL_SPREAD) if self._rng else 1.0
+            self._timers.set(peer, now + link.redial_after_s * spread)
             link.redial_after_s = min(REDIAL_MOST_S, link.redial_after_s * 2)
 
     def ban(self, peer: NodeId, reason: str, now: float) -> list[Effect]:

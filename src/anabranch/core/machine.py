@@ -93,6 +93,26 @@ class Retire(msgspec.Struct, gc=False):
     part: StreamPart
 
 
+class Follow(msgspec.Struct, gc=False):
+    """The application needs a chain of the registry, now and kept up to date: Learned answers."""
+
+    chain: str
+
+
+class Request(msgspec.Struct):
+    """The application asks the registry something: exactly one Answered with its ticket follows."""
+
+    ticket: int
+    message: Control
+
+
+class Stored(msgspec.Struct, gc=False):
+    """What a Store named by `token` handed over is on the disk, or `problem` says why not."""
+
+    token: int
+    problem: str = ""
+
+
 Event = (
     Received
     | Wakeup
@@ -105,6 +125,9 @@ Event = (
     | Unsubscribe
     | Publish
     | Retire
+    | Follow
+    | Request
+    | Stored
 )
 
 # --- What a machine wants done --------------------------------------------------------------
@@ -166,6 +189,30 @@ class Notice(msgspec.Struct, gc=False):
     detail: str = ""
 
 
+class Learned(msgspec.Struct, gc=False):
+    """The registry's word on a chain has come, or changed: `height` changes, 0 if there is none."""
+
+    chain: str
+    height: int
+
+
+class Answered(msgspec.Struct):
+    """What the registry said to a Request; or no message, and the problem."""
+
+    ticket: int
+    message: Control | None
+    problem: str = ""
+
+
+class Store(msgspec.Struct, gc=False):
+    """Keep a change of the registry on the disk; a Stored with this token answers."""
+
+    token: int
+    chain: str
+    height: int
+    change: bytes
+
+
 class Connect(msgspec.Struct, gc=False):
     """Dial `peer`; a LinkUp or a LinkDown answers."""
 
@@ -202,6 +249,9 @@ Effect = (
     | Dropped
     | Outcome
     | Notice
+    | Learned
+    | Answered
+    | Store
     | Connect
     | Disconnect
     | Hold

@@ -14,7 +14,7 @@ import msgspec
 from anabranch.core.errors import LocalError
 from anabranch.core.ids import FrameHead, NodeId, PartKey, StreamPart
 from anabranch.core.machine import Effect, Sizes
-from anabranch.core.messages import Contact, Control
+from anabranch.core.messages import AboutParts, Contact
 from anabranch.core.messages.tracker import MAX_NEIGHBOURS
 
 DEFAULT_DEGREE = 4
@@ -33,6 +33,7 @@ class PartSettings(msgspec.Struct, frozen=True):
 
 
 Directory = Callable[[StreamPart], PartSettings | None]  # None: there is no such stream
+Perform = Callable[[list[Effect], float], list[Effect]]  # does of effects what a Peer does itself
 
 
 class Carried(msgspec.Struct, gc=False):
@@ -46,8 +47,10 @@ class Carried(msgspec.Struct, gc=False):
 class RecentFrames:
     """The frames of the last while, per part: bounded in time, in number and in bytes."""
 
-    def __init__(self, keep_s: float = 30.0, frames: int = 256, size_bytes: int = 1 << 20) -> None:
-        self._keep_s = keep_s
+    def __init__(
+        self, keep_s: float = 30.0, frames: int = 2_048, size_bytes: int = 1 << 20
+    ) -> None:
+        self.keep_s = keep_s
         self.bounds = (frames, size_bytes)
         self._frames: dict[PartKey, deque[tuple[float, bytes]]] = {}
         self._bytes: dict[PartKey, int] = {}
@@ -63,7 +66,7 @@ class RecentFrames:
         while frames and (
             len(frames) > self.bounds[0]
             or held > self.bounds[1]
-            or frames[0][0] < now - self._keep_s
+            or frames[0][0] < now - self.keep_s
         ):
             held -= len(frames.popleft()[1])
         self._bytes[part] = held
@@ -93,6 +96,7 @@ class Overlay:
     """
 
     code: ClassVar[int]  # stands in every data packet
+    straight: ClassVar[bytes] = b"\1"  # the route of a frame that comes from who made it
     sees_copies: ClassVar[bool] = False  # whether `carry` is called for every later copy, too
     noiseless: ClassVar[bool] = False  # declared here; the simulator's checkers hold it to that
     wakeup_at: float | None = None
@@ -113,6 +117,10 @@ class Overlay:
         """Become a member of the part's overlay."""
         return []
 
+    def change(self, part: StreamPart, settings: PartSettings, now: float) -> list[Effect]:
+        """Go on with other settings; an overlay that can keep its neighbours does."""
+        return self.leave(part, now) + self.join(part, settings, now)
+
     def leave(self, part: StreamPart, now: float) -> list[Effect]:
         """Stop being a member."""
         return []
@@ -127,7 +135,7 @@ class Overlay:
         """See a copy of a frame; the first is verified, later ones are not."""
         return []
 
-    def receive(self, sender: NodeId, message: Control, now: float) -> list[Effect]:
+    def receive(self, sender: NodeId, message: AboutParts, now: float) -> list[Effect]:
         """Take a control message of a part this node is a member of."""
         return []
 
@@ -149,6 +157,10 @@ class Overlay:
     def accepts(self, part: StreamPart, sender: NodeId) -> bool:
         """Tell whether frames of the part may come from `sender`."""
         return sender in self.neighbours(part)
+
+    def follows(self, part: StreamPart, sender: NodeId) -> bool:
+        """Tell whether `sender` is who tells us our place, and so may say much."""
+        return False
 
     def hops(self, route: bytes) -> int:
         """Read from a route how many links the frame has crossed."""

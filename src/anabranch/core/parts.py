@@ -9,7 +9,13 @@ from anabranch.core.duplicates import Budget, Duplicates
 from anabranch.core.ids import NodeId, PartKey, StreamPart, number_of, part_key
 from anabranch.core.machine import Effect, Notice, Sizes, fullest
 from anabranch.core.messages import Contact
-from anabranch.core.overlay import Directory, Overlay, OverlayFactory, RecentFrames
+from anabranch.core.overlay import (
+    Directory,
+    Overlay,
+    OverlayFactory,
+    PartSettings,
+    RecentFrames,
+)
 from anabranch.core.publishing import Publishing
 
 MAX_PARTS = 1_000
@@ -21,6 +27,7 @@ class Part(msgspec.Struct):
 
     part: StreamPart
     key: PartKey
+    settings: PartSettings
     overlay: Overlay
     seen: Duplicates
     subscribed: bool = False
@@ -49,8 +56,10 @@ class Parts:
         self._directory = directory
         self._budget = Budget()
         self._parts: dict[PartKey, Part] = {}
+        self._named: dict[StreamPart, Part] = {}
         self.overlays: dict[str, Overlay] = {}
         self.get = self._parts.get  # by key; bound once because every packet asks
+        self.find = self._named.get  # by name
 
     def __len__(self) -> int:
         return len(self._parts)
@@ -58,36 +67,50 @@ class Parts:
     def __iter__(self) -> Iterator[Part]:
         return iter(self._parts.values())
 
-    def find(self, part: StreamPart) -> Part | None:
-        """Return our state in a part by its name."""
-        return self._parts.get(part_key(part))
-
     def join(self, part: StreamPart, now: float) -> tuple[Part | None, list[Effect]]:
         """Return our state in a part, becoming a member if need be; or None, and why."""
-        key = part_key(part)
-        state = self._parts.get(key)
+        state = self._named.get(part)
         if state is not None:
             return state, []
-        settings = self._directory(part)
-        if settings is None or settings.overlay not in self._factories:
+        settings = self._settings(part)
+        if settings is None:
             return None, [Notice(part, "no-such-stream", "create it, or check its name")]
         if len(self._parts) >= MAX_PARTS:
             return None, [Notice(part, "too-many-parts", f"a node joins at most {MAX_PARTS}")]
-        overlay = self.overlays.get(settings.overlay)
-        if overlay is None:
-            overlay = self.overlays[settings.overlay] = self._factories[settings.overlay](
-                *self._context
-            )
+        overlay = self._overlay(settings.overlay)
         floor = number_of(max(0, int((now - JOIN_WINDOW_S) * 1000)), 0)
-        state = self._parts[key] = Part(part, key, overlay, Duplicates(self._budget, floor))
+        seen = Duplicates(self._budget, floor)
+        state = Part(part, part_key(part), settings, overlay, seen)
+        self._parts[state.key] = self._named[part] = state
         return state, overlay.join(part, settings, now)
+
+    def change(self, state: Part, now: float) -> list[Effect] | None:
+        """Do as the registry has it now; None if it knows the part no more."""
+        settings, before = self._settings(state.part), state.settings
+        if settings is None or settings == before:
+            return None if settings is None else []
+        state.settings = settings
+        if settings.overlay == before.overlay:
+            return state.overlay.change(state.part, settings, now)
+        left = state.overlay.leave(state.part, now)
+        state.overlay = self._overlay(settings.overlay)
+        return left + state.overlay.join(state.part, settings, now)
 
     def leave(self, state: Part, now: float) -> list[Effect]:
         """Stop being a member, and keep nothing of it."""
-        del self._parts[state.key]
+        del self._parts[state.key], self._named[state.part]
         state.seen.forget()
         self.recent.forget(state.key)
         return state.overlay.leave(state.part, now)
+
+    def _settings(self, part: StreamPart) -> PartSettings | None:
+        settings = self._directory(part)
+        return settings if settings and settings.overlay in self._factories else None
+
+    def _overlay(self, kind: str) -> Overlay:
+        if kind not in self.overlays:
+            self.overlays[kind] = self._factories[kind](*self._context)
+        return self.overlays[kind]
 
     def sizes(self) -> Sizes:
         """Return every bounded table with its bound; of many alike, the fullest."""

@@ -1,43 +1,35 @@
 """The Peer: what a node does in every overlay it is a member of.
 
-The hot path is `_data`: peek at the head, drop known copies, verify, mark as seen, deliver,
-forward. Marking before verifying would let a forgery censor the real message. Everything else
-here is bookkeeping: links on behalf of the overlays, membership, publishing, slow links.
+The hot path lies in incoming.py, and what is our own in outgoing.py. Here is what holds them
+together: links on behalf of overlays and services, membership, slow links, control messages, and
+what the registry says of all that.
 """
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
-from anabranch.core import codec, frames
+from anabranch.core import codec
 from anabranch.core.congestion import PAUSE_MS, Congestion
-from anabranch.core.duplicates import CONTRADICTION, NEW, SEEN, TOO_OLD, Verdict
 from anabranch.core.errors import RemoteError
 from anabranch.core.identity import Signer, Verify
-from anabranch.core.ids import (
-    SEQUENCE_BITS,
-    ChainKey,
-    FrameHead,
-    NodeId,
-    PartKey,
-    StreamPart,
-    chain_key,
-)
+from anabranch.core.ids import ChainKey, NodeId, StreamPart
+from anabranch.core.incoming import Incoming
 from anabranch.core.links import Links
 from anabranch.core.machine import (
     Congested,
-    Deliver,
     Disconnect,
     Dropped,
     Effect,
     Event,
     Forward,
     Hold,
+    Learned,
     LinkDown,
     LinkUp,
     Notice,
     Outcome,
     Publish,
-    Published,
     Received,
     Release,
     Retire,
@@ -50,20 +42,22 @@ from anabranch.core.machine import (
     Writable,
     fullest,
 )
-from anabranch.core.messages import Contact, SlowDown
-from anabranch.core.overlay import Carried, Directory, OverlayFactory
+from anabranch.core.messages import AboutRegistry, Contact, Got, SlowDown
+from anabranch.core.messages.registry import NETWORK
+from anabranch.core.outgoing import Entropy, Outgoing
+from anabranch.core.overlay import Directory, OverlayFactory
 from anabranch.core.parts import Part, Parts
-from anabranch.core.publishing import SENT, Publishing, outcomes
-
-MAX_SKEW_S = 300.0
-
-Entropy = Callable[[int], bytes]
-
-_WHY = {SEEN: "duplicate", CONTRADICTION: "contradiction", TOO_OLD: "too-old"}
+from anabranch.core.permission import Doubtful, Permission, Permits
+from anabranch.core.publishing import EXPIRED, NO_SUCH_STREAM, STRANDED_FOR_S
+from anabranch.core.service import Service
+from anabranch.core.services import Services
 
 
 class Peer:
-    """A node's protocol machine."""
+    """A node's protocol machine.
+
+    Links are made in the name of `node`; what is published is signed in the name of `signer`.
+    """
 
     wakeup_at: float | None = None
 
@@ -76,17 +70,37 @@ class Peer:
         rng: random.Random,
         entropy: Entropy,
         address: str = "",
+        *,
+        node: NodeId | None = None,
+        permits: Permits | None = None,
+        services: Sequence[Service] = (),
+        patience_s: float = STRANDED_FOR_S,
     ) -> None:
-        self.me = Contact(signer.node, address)
-        self._signer = signer
-        self._verify = verify
-        self._entropy = entropy
-        self._links = Links()
+        self.me = Contact(node or signer.node, address)
+        self._links = Links(rng)
         self._congestion = Congestion()
         self._parts = Parts(self.me, directory, overlays, rng, self._links.is_up)
-        self._recent = self._parts.recent
-        self._busy: dict[PartKey, Part] = {}  # parts whose publishing waits for something
-        self._handlers: dict[type, Callable[..., list[Effect]]] = {
+        self._permission = Permission(permits)
+        self._services = Services(services)
+        self._outgoing = Outgoing(
+            self._parts.recent,
+            signer,
+            entropy,
+            patience_s,
+            self._permission,
+            self._applied,
+            self._served,
+        )
+        self._incoming = Incoming(
+            self._parts,
+            self._links,
+            self._congestion,
+            verify,
+            self._permission,
+            self._applied,
+            self._served,
+        )
+        self._kinds: dict[type, Callable[..., list[Effect]]] = {
             Received: self._received,
             Wakeup: self._wakeup,
             LinkUp: self._link_up,
@@ -99,10 +113,19 @@ class Peer:
             Publish: self._publish,
             Retire: self._retire,
         }
+        for kind, service in self._services.by_event.items():
+            self._kinds[kind] = partial(self._told, service)
+        self._handlers = dict.fromkeys(self._kinds, self._begin)
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Take one event; return what is to be done about it."""
         return self._handlers[type(event)](event, now)
+
+    def _begin(self, event: Event, now: float) -> list[Effect]:
+        """Start the services before the first event, whatever that is."""
+        self._handlers = self._kinds
+        effects = self._after(self._served(self._services.start(now), now), now)
+        return effects + self.handle(event, now)
 
     def neighbours(self, part: StreamPart) -> tuple[NodeId, ...]:
         """Return our neighbours in a part, sorted; none if we are no member."""
@@ -111,7 +134,8 @@ class Peer:
 
     def sizes(self) -> Sizes:
         """Return every bounded table by name, with its size and its bound."""
-        return fullest([self._links.sizes(), self._congestion.sizes(), self._parts.sizes()])
+        tables = [self._links.sizes(), self._congestion.sizes(), self._parts.sizes()]
+        return fullest([*tables, self._permission.sizes(), self._services.sizes()])
 
     # --- Packets --------------------------------------------------------------------------
 
@@ -119,73 +143,50 @@ class Peer:
         data = event.data
         try:
             if data[:2] == codec.DATA_HEAD:
-                return self._data(event.sender, data, now)
+                effects = self._incoming.data(event.sender, data, now)
+                if self._incoming.wakeup_at is not None:
+                    self._wake_by(self._incoming.wakeup_at)
+                    self._incoming.wakeup_at = None
+                return effects
             return self._control(event.sender, data, now)
         except RemoteError as error:
             return self._punish(event.sender, error, now)
 
-    def _data(self, sender: NodeId, data: bytes, now: float) -> list[Effect]:
-        start = codec.frame_start(data)
-        head = frames.peek(data, start)
-        state = self._parts.get(head.part)
-        if state is None or not state.overlay.accepts(state.part, sender):
-            self._links.strain(sender, now)
-            reason = "not-member" if state is None else "not-neighbour"
-            return [Dropped(head, reason, sender)]
-        verdict = state.seen.check(head.chain, head.previous, head.first, head.last)
-        if verdict is not NEW:
-            return self._copy(state, head, verdict, sender, data, now)
-        if head.last >> SEQUENCE_BITS > (now + MAX_SKEW_S) * 1000:
-            return [Dropped(head, "future", sender)]
-        overlay = state.overlay
-        frame = data[start:]
-        if codec.overlay_of(data) != overlay.code:
-            raise RemoteError("wrong-overlay", str(codec.overlay_of(data)))
-        if not self._verify(head.publisher, frames.digest(frame), frames.signature(frame)):
-            raise RemoteError("forged", str(state.part))
-        state.seen.mark(head.chain, head.previous, head.last)
-        self._recent.add(state.key, frame, now)
-        self._congestion.came(state.key, head.chain, sender)
-        route = data[4:start]
-        effects: list[Effect] = []
-        if state.subscribed:
-            effects.append(Deliver(state.part, head, frame, overlay.hops(route)))
-        onward = overlay.carry(state.part, Carried(head, route, frame), sender, True, now)
-        effects += self._applied(onward, now)
-        self._wake_by(overlay.wakeup_at)
-        return effects
-
-    def _copy(
-        self,
-        state: Part,
-        head: FrameHead,
-        verdict: Verdict,
-        sender: NodeId,
-        data: bytes,
-        now: float,
-    ) -> list[Effect]:
-        """A copy of what we have, or what cannot be: it ends here, unverified."""
-        if self._congestion.outboxes:
-            self._congestion.suppress(sender, head)
-        dropped = Dropped(head, _WHY[verdict], sender)
-        if verdict is not SEEN or not state.overlay.sees_copies:
-            return [dropped]
-        start = codec.frame_start(data)
-        carried = Carried(head, data[4:start], data[start:])
-        onward = state.overlay.carry(state.part, carried, sender, False, now)
-        effects = [dropped, *self._applied(onward, now)]
-        self._wake_by(state.overlay.wakeup_at)
-        return effects
-
     def _control(self, sender: NodeId, data: bytes, now: float) -> list[Effect]:
         message = codec.decode(data)
+        if type(message) is Got:
+            return self._got(sender, message, now)
+        service = self._services.taking(type(message))
+        if service is not None:
+            if not self._services.rely_on(sender):
+                self._links.strain(sender, now)
+            return self._after(self._served(service.receive(sender, message, now), now), now)
+        if isinstance(message, AboutRegistry):
+            self._links.strain(sender, now)
+            return []
         state = self._parts.find(message.part)
         if state is not None and type(message) is SlowDown:
             return self._slow_down(state, sender, message, now)
-        self._links.strain(sender, now)
+        if state is None or not state.overlay.follows(state.part, sender):
+            self._links.strain(sender, now)
         if state is None:
             return []
-        return self._after(self._applied(state.overlay.receive(sender, message, now), now), now)
+        effects = self._applied(state.overlay.receive(sender, message, now), now)
+        effects += self._outgoing.look(state, now)
+        self._rearm()
+        return effects
+
+    def _got(self, sender: NodeId, message: Got, now: float) -> list[Effect]:
+        """A neighbour has a frame of ours: now it is sent."""
+        state = self._parts.find(message.part)
+        effects = None
+        if state is not None and state.overlay.accepts(state.part, sender):
+            effects = self._outgoing.got(state, message.chain, message.number, now)
+        if effects is None:
+            self._links.strain(sender, now)
+            return []
+        self._wake_by(self._outgoing.wakeup_at)
+        return effects
 
     def _punish(self, peer: NodeId, error: RemoteError, now: float) -> list[Effect]:
         """A peer that breaks the protocol loses its link."""
@@ -202,6 +203,7 @@ class Peer:
                 if event.rtt_s is not None:
                     overlay.rtt(event.peer, event.rtt_s)
                 effects += self._applied(overlay.link(event.peer, True, "", now), now)
+            effects += self._served(self._services.link(event.peer, True, "", now), now)
         return self._after(effects, now)
 
     def _link_down(self, event: LinkDown, now: float) -> list[Effect]:
@@ -212,7 +214,7 @@ class Peer:
         effects = self._congestion.gone(peer, "link-down")
         for overlay in self._parts.overlays.values():
             effects += self._applied(overlay.link(peer, False, reason, now), now)
-        return effects
+        return effects + self._served(self._services.link(peer, False, reason, now), now)
 
     def _ended(self, effects: list[Effect], now: float) -> list[Effect]:
         """Add what follows for others where we end a link ourselves."""
@@ -255,7 +257,7 @@ class Peer:
     def _tell(self, state: Part, chain: ChainKey, pause_ms: int, now: float) -> list[Effect]:
         """Pass the word towards the publisher, or heed it if that is us."""
         if state.publishing is not None and state.publishing.chain == chain:
-            state.publishing.pause(pause_ms / 1000, now)
+            self._outgoing.pause(state, pause_ms / 1000, now)
             return []
         upstream = self._congestion.whom_to_tell(state.key, chain, now)
         return [Send(upstream, SlowDown(state.part, chain, pause_ms))] if upstream else []
@@ -278,20 +280,17 @@ class Peer:
     def _publish(self, event: Publish, now: float) -> list[Effect]:
         state, effects = self._member(event.part, now)
         if state is None:
-            return effects + [Outcome(draft.ticket, "no-such-stream") for draft in event.drafts]
-        if state.publishing is None:
-            chain = chain_key(self.me.node, int.from_bytes(self._entropy(8)))
-            state.publishing = Publishing(state.key, chain, self._signer.sign)
-        effects += state.publishing.add(event.drafts)
-        return self._after(effects + self._pump(state, state.publishing, now), now)
+            why = next(effect.kind for effect in effects if type(effect) is Notice)
+            return effects + [Outcome(draft.ticket, why) for draft in event.drafts]
+        effects += self._outgoing.publish(state, event.drafts, now)
+        self._rearm()
+        return effects
 
     def _retire(self, event: Retire, now: float) -> list[Effect]:
         state = self._parts.find(event.part)
         if state is None or state.publishing is None:
             return []
-        effects = state.publishing.close()
-        state.publishing = None
-        self._busy.pop(state.key, None)
+        effects = self._outgoing.stop(state, EXPIRED)
         return self._after(effects + self._leave_if_idle(state, now), now)
 
     def _member(self, part: StreamPart, now: float) -> tuple[Part | None, list[Effect]]:
@@ -299,39 +298,47 @@ class Peer:
         return state, self._applied(effects, now)
 
     def _leave_if_idle(self, state: Part, now: float) -> list[Effect]:
-        if not state.idle:
-            return []
+        return self._leave(state, now) if state.idle else []
+
+    def _leave(self, state: Part, now: float) -> list[Effect]:
         self._congestion.left(state.key)
+        self._permission.renew()
         return self._applied(self._parts.leave(state, now), now)
 
-    def _pump(self, state: Part, publishing: Publishing, now: float) -> list[Effect]:
-        """Send what may leave now."""
+    # --- Services, and what they learn of the registry ------------------------------------
+
+    def _told(self, service: Service, event: Event, now: float) -> list[Effect]:
+        return self._after(self._served(service.tell(event, now), now), now)
+
+    def _served(self, effects: list[Effect], now: float) -> list[Effect]:
+        """Do ourselves what is ours to do of a service's effects."""
+        self._services.note(effects)
+        learned = [effect.chain for effect in effects if type(effect) is Learned]
+        done = self._applied(effects, now)
+        for chain in learned:
+            done += self._learned(chain, now)
+        self._wake_by(self._services.wakeup_at)
+        return done
+
+    def _learned(self, chain: str, now: float) -> list[Effect]:
+        """Bring our parts, and what was in doubt, up to date with a chain of the registry."""
         effects: list[Effect] = []
-        while (made := publishing.next_frame(now)) is not None:
-            frame, tickets = made
-            head = frames.peek(frame)
-            if state.seen.check(head.chain, head.previous, head.first, head.last) is NEW:
-                state.seen.mark(head.chain, head.previous, head.last)
-            self._recent.add(state.key, frame, now)
-            effects.append(Published(head, frame))
-            if state.subscribed:
-                effects.append(Deliver(state.part, head, frame, 0))
-            taken, onward = self._offer(state, head, frame, now)
-            effects += onward
-            effects += outcomes(tickets, SENT) if taken else publishing.strand(frame, tickets, now)
-        if publishing.wakeup_at is None:
-            self._busy.pop(state.key, None)
-        else:
-            self._busy[state.key] = state
+        for state in [s for s in self._parts if chain in (NETWORK, s.part.stream)]:
+            changed = self._parts.change(state, now)
+            if changed is None:
+                effects += self._outgoing.stop(state, NO_SUCH_STREAM)
+                effects.append(Notice(state.part, "deleted", "the registry knows it no more"))
+                effects += self._leave(state, now)
+            else:
+                effects += self._applied(changed, now) + self._outgoing.reconsider(state, now)
+        for packet in self._permission.learned(chain, now):
+            effects += self._look_again(packet, now)
         return effects
 
-    def _offer(
-        self, state: Part, head: FrameHead, frame: bytes, now: float
-    ) -> tuple[bool, list[Effect]]:
-        """Give our own frame to the overlay; say whether somebody was there to take it."""
-        onward = state.overlay.publish(state.part, Carried(head, b"", frame), now)
-        taken = any(type(effect) is Forward for effect in onward)
-        return taken, self._applied(onward, now)
+    def _look_again(self, packet: Doubtful, now: float) -> list[Effect]:
+        if not self._links.is_up(packet.sender):
+            return [Dropped(packet.head, "link-down", packet.sender)]
+        return self._received(Received(packet.sender, packet.data), now)
 
     # --- After every event that is not data -----------------------------------------------
 
@@ -358,20 +365,16 @@ class Peer:
         return effects if leaving is None else [leaving, *effects]
 
     def _after(self, effects: list[Effect], now: float) -> list[Effect]:
-        """Bring the state up to date with a change that is not data: flush, re-arm the timer."""
-        for state in list(self._busy.values()):
-            publishing = state.publishing
-            if publishing and publishing.has_stranded() and state.overlay.neighbours(state.part):
-                for stranded in publishing.take_stranded():
-                    head = frames.peek(stranded.frame)
-                    effects += self._offer(state, head, stranded.frame, now)[1]
-                    effects += outcomes(stranded.tickets, SENT)
-                effects += self._pump(state, publishing, now)
-        times = [self._links.wakeup_at, self._congestion.wakeup_at]
-        times += [overlay.wakeup_at for overlay in self._parts.overlays.values()]
-        times += [s.publishing.wakeup_at for s in self._busy.values() if s.publishing]
-        self.wakeup_at = min((at for at in times if at is not None), default=None)
+        """Bring the state up to date with a change that is not data."""
+        effects += self._outgoing.look_everywhere(now)
+        self._rearm()
         return effects
+
+    def _rearm(self) -> None:
+        times = [self._links.wakeup_at, self._congestion.wakeup_at, self._outgoing.wakeup_at]
+        times += [overlay.wakeup_at for overlay in self._parts.overlays.values()]
+        times += [self._services.wakeup_at, self._permission.wakeup_at]
+        self.wakeup_at = min((at for at in times if at is not None), default=None)
 
     def _wake_by(self, at: float | None) -> None:
         if at is not None and (self.wakeup_at is None or at < self.wakeup_at):
@@ -385,8 +388,6 @@ class Peer:
         for overlay in self._parts.overlays.values():
             if overlay.wakeup_at is not None and overlay.wakeup_at <= now:
                 effects += self._applied(overlay.wake(now), now)
-        for state in list(self._busy.values()):
-            if state.publishing is not None:
-                effects += state.publishing.expire(now)
-                effects += self._pump(state, state.publishing, now)
-        return self._after(effects, now)
+        effects += self._served(self._services.wake(now), now)
+        effects += self._permission.expire(now)
+        return self._after(effects + self._outgoing.wake(now), now)

@@ -1,25 +1,27 @@
-"""The publishing side of one stream part: numbering, batching, waiting.
+"""The publishing side of one stream part: numbering, batching, waiting, being confirmed.
 
 Drafts become a frame the moment they may leave. While the publisher has been told to slow down
-they wait, bounded, and those that waited leave together. A frame that found no neighbour is kept
-for a while and goes to the first one that comes.
+they wait, bounded, and those that waited leave together. A frame is kept until a neighbour says
+that it has got it: a link may die with frames on it, or there may be no neighbour yet. When too
+many frames are unconfirmed no more are made, so that drafts wait and the application feels it.
 """
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 
 import msgspec
 
-from anabranch.core.frames import build
-from anabranch.core.ids import ChainKey, PartKey, next_number
+from anabranch.core.frames import MAX_FRAME_BYTES, build
+from anabranch.core.ids import ChainKey, FrameHead, NodeId, PartKey, next_number
 from anabranch.core.machine import Draft, Effect, Outcome, Sizes
 from anabranch.core.messages.data import MAX_CONTENT_BYTES
 
 MAX_WAITING_DRAFTS = 10_000
 MAX_WAITING_BYTES = 16 << 20
-MAX_STRANDED_FRAMES = 1_000
+MAX_STRANDED_FRAMES = 1_000  # that nobody has confirmed
 MAX_STRANDED_BYTES = 16 << 20
 STRANDED_FOR_S = 60.0
+CONFIRM_S = 2.0  # how long a frame may go unconfirmed before it is offered again
 FRAME_MESSAGES = 128
 FRAME_CONTENT_BYTES = 64 << 10
 
@@ -28,40 +30,78 @@ EXPIRED = "no-neighbour"
 QUEUE_FULL = "queue-full"
 TOO_LARGE = "too-large"
 NO_SUCH_TYPE = "no-such-content-type"
+NO_SUCH_STREAM = "no-such-stream"
+UNPERMITTED = "unpermitted"
 
 
-class Stranded(msgspec.Struct):
-    """A frame that has found no neighbour yet, with the outcomes it owes."""
+class Unconfirmed(msgspec.Struct):
+    """A frame that no neighbour is known to have, with the outcomes it owes."""
 
+    head: FrameHead
     frame: bytes
     tickets: Sequence[tuple[int, int]]  # ticket, number
     until: float
+    tried_at: float
+    offered: bool = False  # whether it has left for anybody
 
 
 class Publishing:
     """Our own chain in one part."""
 
-    def __init__(self, part: PartKey, chain: ChainKey, sign: Callable[[bytes], bytes]) -> None:
+    def __init__(
+        self,
+        part: PartKey,
+        chain: ChainKey,
+        sign: Callable[[bytes], bytes],
+        patience_s: float = STRANDED_FOR_S,
+    ) -> None:
         self.chain = chain
+        self.newest = 0
+        self.neighbours: tuple[NodeId, ...] = ()  # as they were when we last looked
+        self.paused_until = 0.0
+        self._left_since_pause = True
+        self.doubted_until: float | None = None  # while we ask whether we may publish at all
         self._part = part
         self._sign = sign
-        self._newest = 0
+        self._patience_s = patience_s
         self._waiting: deque[Draft] = deque()
         self._waiting_bytes = 0
-        self._stranded: deque[Stranded] = deque()
-        self._stranded_bytes = 0
-        self.paused_until = 0.0
+        self._unconfirmed: OrderedDict[int, Unconfirmed] = OrderedDict()  # by their last number
+        self._unconfirmed_bytes = 0
+        self._again_at: float | None = None  # when to look for what must be offered again
 
     @property
     def wakeup_at(self) -> float | None:
-        """When a pause ends or a stranded frame has waited long enough."""
-        times = [self.paused_until] if self._waiting else []
-        times += [self._stranded[0].until] if self._stranded else []
+        """When a pause or a doubt ends, or an unconfirmed frame is due or has waited enough."""
+        times = []
+        if self._waiting and self.doubted_until is not None:
+            times.append(self.doubted_until)
+        elif self._waiting and not self.full:
+            times.append(self.paused_until)
+        if self._unconfirmed:
+            times.append(next(iter(self._unconfirmed.values())).until)
+        if self._again_at is not None:
+            times.append(max(self._again_at, self.paused_until))
         return min(times, default=None)
 
+    @property
+    def full(self) -> bool:
+        """Whether no frame may be made until one is confirmed or given up."""
+        return (
+            len(self._unconfirmed) >= MAX_STRANDED_FRAMES
+            or self._unconfirmed_bytes > MAX_STRANDED_BYTES - MAX_FRAME_BYTES
+        )
+
+    # --- Drafts ---------------------------------------------------------------------------
+
     def pause(self, seconds: float, now: float) -> None:
-        """Send nothing for a while."""
-        self.paused_until = max(self.paused_until, now + seconds)
+        """Send nothing for a while; after every pause one frame leaves, whoever wants another.
+
+        So a neighbour that keeps asking slows us down to a frame a second, and cannot silence us.
+        """
+        if self._left_since_pause:
+            self._left_since_pause = False
+            self.paused_until = now + seconds
 
     def add(self, drafts: Sequence[Draft]) -> list[Effect]:
         """Queue drafts; those that cannot be taken have their outcome at once."""
@@ -84,12 +124,26 @@ class Publishing:
             self._waiting_bytes += size
         return refused
 
-    def next_frame(self, now: float) -> tuple[bytes, list[tuple[int, int]]] | None:
-        """Make the next frame of what waits, unless we are paused; with its (ticket, number)s."""
-        if not self._waiting or now < self.paused_until:
+    def refuse(self, result: str) -> list[Effect]:
+        """Let none of the drafts that wait become a frame."""
+        effects: list[Effect] = [Outcome(draft.ticket, result) for draft in self._waiting]
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        self.doubted_until = None
+        return effects
+
+    def waits(self) -> bool:
+        """Tell whether any draft waits to become part of a frame."""
+        return bool(self._waiting)
+
+    def next_frame(self, now: float) -> Unconfirmed | None:
+        """Make the next frame of what waits, if one may be made, and keep it."""
+        if not self._waiting or now < self.paused_until or self.full:
+            return None
+        if self.doubted_until is not None:
             return None
         batch: list[tuple[int, Draft]] = []
-        previous, size = self._newest, 0
+        previous, size = self.newest, 0
         now_ms = int(now * 1000)
         while self._waiting and len(batch) < FRAME_MESSAGES:
             draft = self._waiting[0]
@@ -98,64 +152,90 @@ class Publishing:
                 break
             self._waiting.popleft()
             self._waiting_bytes -= len(draft.content)
-            self._newest = next_number(self._newest, now_ms)
-            batch.append((self._newest, draft))
+            self.newest = next_number(self.newest, now_ms)
+            batch.append((self.newest, draft))
+        self._left_since_pause = True
         frame = build(self._part, self.chain, previous, batch, self._sign)
-        return frame, [(draft.ticket, number) for number, draft in batch]
+        head = FrameHead(self._part, self.chain, previous, batch[0][0], self.newest, len(batch))
+        tickets = [(draft.ticket, number) for number, draft in batch]
+        made = Unconfirmed(head, frame, tickets, now + self._patience_s, now)
+        self._unconfirmed[head.last] = made
+        self._unconfirmed_bytes += len(frame)
+        return made
 
-    def strand(self, frame: bytes, tickets: list[tuple[int, int]], now: float) -> list[Effect]:
-        """Keep a frame for which there is no neighbour yet."""
-        self._stranded.append(Stranded(frame, tickets, now + STRANDED_FOR_S))
-        self._stranded_bytes += len(frame)
-        effects: list[Effect] = []
-        while (
-            len(self._stranded) > MAX_STRANDED_FRAMES or self._stranded_bytes > MAX_STRANDED_BYTES
-        ):
-            effects += self._give_up()
-        return effects
+    # --- Frames that nobody is known to have ----------------------------------------------
 
-    def take_stranded(self) -> list[Stranded]:
-        """Hand over what waited for a neighbour."""
-        stranded = list(self._stranded)
-        self._stranded.clear()
-        self._stranded_bytes = 0
-        return stranded
+    def unconfirmed(self) -> list[Unconfirmed]:
+        """Return what no neighbour is known to have, oldest first."""
+        return list(self._unconfirmed.values())
 
-    def has_stranded(self) -> bool:
-        """Tell whether anything waits for a neighbour."""
-        return bool(self._stranded)
+    def tried(self, frame: Unconfirmed, offered: bool, now: float) -> None:
+        """Take note that a frame was given to the overlay, and whether it left for anybody."""
+        frame.tried_at = now
+        frame.offered = frame.offered or offered
+        if self._again_at is None and self.neighbours:
+            self._again_at = now + CONFIRM_S
+
+    def confirm(self, number: int) -> list[Effect]:
+        """A neighbour has the frame that ends with this number.
+
+        It says nothing of the frames before: they may have gone to another neighbour, whose link
+        died, or have been dropped from the queue of a slow one.
+        """
+        frame = self._unconfirmed.get(number)
+        if frame is None or not frame.offered:
+            return []
+        return self._settle(frame, SENT)
+
+    def due_again(self, now: float) -> list[Unconfirmed]:
+        """Return what has gone unconfirmed for too long; while we are paused, nothing."""
+        if self._again_at is None or now < max(self._again_at, self.paused_until):
+            return []
+        if not self.neighbours:
+            self._again_at = None  # the next neighbour to come is offered everything
+            return []
+        due, first = [], now
+        for frame in self._unconfirmed.values():
+            if frame.tried_at + CONFIRM_S <= now:
+                due.append(frame)
+            else:
+                first = min(first, frame.tried_at)
+        # All of them are looked at, so not each at a moment of its own.
+        self._again_at = max(first + CONFIRM_S, now + CONFIRM_S / 4)
+        return due
 
     def expire(self, now: float) -> list[Effect]:
-        """Give up on frames that have waited long enough."""
+        """Give up on frames that have waited long enough, and on drafts still in doubt."""
         effects: list[Effect] = []
-        while self._stranded and self._stranded[0].until <= now:
-            effects += self._give_up()
+        if self.doubted_until is not None and self.doubted_until <= now:
+            effects += self.refuse(UNPERMITTED)
+        while self._unconfirmed:
+            oldest = next(iter(self._unconfirmed.values()))
+            if oldest.until > now:
+                break
+            effects += self._settle(oldest, EXPIRED)
         return effects
 
-    def close(self) -> list[Effect]:
-        """Account for everything that has not left."""
-        effects: list[Effect] = [Outcome(d.ticket, EXPIRED) for d in self._waiting]
-        self._waiting.clear()
-        self._waiting_bytes = 0
-        while self._stranded:
-            effects += self._give_up()
-        return effects
+    def close(self, result: str = EXPIRED) -> list[Effect]:
+        """Account for everything that is not confirmed."""
+        effects: list[Effect] = []
+        for frame in self.unconfirmed():
+            effects += self._settle(frame, result)
+        return effects + self.refuse(result)
 
     def sizes(self) -> Sizes:
         """Return the queues with their bounds."""
         return {
             "waiting drafts": (len(self._waiting), MAX_WAITING_DRAFTS),
             "waiting bytes": (self._waiting_bytes, MAX_WAITING_BYTES),
-            "stranded frames": (len(self._stranded), MAX_STRANDED_FRAMES),
-            "stranded bytes": (self._stranded_bytes, MAX_STRANDED_BYTES),
+            "unconfirmed frames": (len(self._unconfirmed), MAX_STRANDED_FRAMES),
+            "unconfirmed bytes": (self._unconfirmed_bytes, MAX_STRANDED_BYTES),
         }
 
-    def _give_up(self) -> list[Effect]:
-        oldest = self._stranded.popleft()
-        self._stranded_bytes -= len(oldest.frame)
-        return outcomes(oldest.tickets, EXPIRED)
-
-
-def outcomes(tickets: Sequence[tuple[int, int]], result: str) -> list[Effect]:
-    """Say the same of every message of a frame."""
-    return [Outcome(ticket, result, number) for ticket, number in tickets]
+    def _settle(self, frame: Unconfirmed, result: str) -> list[Effect]:
+        """Say what became of a frame's messages, and forget it."""
+        del self._unconfirmed[frame.head.last]
+        self._unconfirmed_bytes -= len(frame.frame)
+        if not self._unconfirmed:
+            self._again_at = None
+        return [Outcome(ticket, result, number) for ticket, number in frame.tickets]

@@ -7,6 +7,7 @@ from typing import Protocol
 import msgspec
 
 from anabranch.core.ids import NodeId, StreamPart
+from anabranch.core.messages import Report
 
 
 class Topology(Protocol):
@@ -51,6 +52,9 @@ class TrackedNode(msgspec.Struct):
     instructed: tuple[NodeId, ...] | None = None  # the neighbours it was last told, sorted
     sent_at: float = 0.0  # when we instructed it; 0: never yet
     restarted_at: float = 0.0
+    heard_at: float = 0.0  # when its last status came
+    report: Report | None = None  # its own account of the part, for people to look at
+    report_at: float = 0.0
 
 
 class TrackedPart:
@@ -80,3 +84,10 @@ class TrackedPart:
 def pair(a: NodeId, b: NodeId) -> tuple[NodeId, NodeId]:
     """Name a link whichever end is named first."""
     return (a, b) if a < b else (b, a)
+
+
+def dials(a: NodeId, known_a: TrackedNode, b: NodeId, known_b: TrackedNode) -> bool:
+    """Of two neighbours the one with the lower name dials, unless only that one can be dialled."""
+    if bool(known_a.address) == bool(known_b.address):
+        return a < b
+    return bool(known_b.address)

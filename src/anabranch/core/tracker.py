@@ -16,7 +16,7 @@ choosing neighbours needs no other tracker.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from anabranch.core import codec
 from anabranch.core.errors import RemoteError
@@ -33,11 +33,11 @@ from anabranch.core.machine import (
     Sizes,
     Wakeup,
 )
-from anabranch.core.messages import Contact, Instruction, Leave, Status
+from anabranch.core.messages import Contact, Instruction, Leave, Report, Status
 from anabranch.core.messages.tracker import MAX_COUNTER
 from anabranch.core.overlay import Directory
 from anabranch.core.timers import Timers
-from anabranch.core.tracked import MakeTopology, TrackedNode, TrackedPart, pair
+from anabranch.core.tracked import MakeTopology, TrackedNode, TrackedPart, dials, pair
 
 QUIET_S = 0.1  # instructions leave when nothing has changed for this long,
 AT_MOST_S = 2.0  # or when the first change is this old
@@ -52,6 +52,7 @@ MAX_PARTS = 10_000
 MAX_NODES_PER_PART = 1_000_000
 MAX_PARTS_PER_NODE = 1_000
 MAX_APART = 10_000  # per part
+COUNTED = ("statuses", "reports", "leaves", "instructions", "faults")
 
 
 _Timer = tuple[str, StreamPart | None, NodeId | None]
@@ -69,6 +70,7 @@ class Tracker:
         self._directory = directory
         self._rng = rng
         self._topology = topology
+        self.counts = dict.fromkeys(COUNTED, 0)  # since the tracker started
         self._parts: dict[StreamPart, TrackedPart] = {}
         self._parts_of: dict[NodeId, dict[StreamPart, None]] = {}
         self._timers: Timers[_Timer] = Timers()
@@ -82,14 +84,40 @@ class Tracker:
             effects = self._wake(now)
         elif type(event) is LinkUp:
             self._timers.cancel(("absent", None, event.peer))
-            for part in self._parts_of.get(event.peer, ()):  # what we said meanwhile was lost
-                self._parts[part].nodes[event.peer].sent_at = now - AGAIN_S
+            for part in self._parts_of.get(event.peer, ()):
+                node = self._parts[part].nodes[event.peer]
+                node.sent_at = now - AGAIN_S  # what we said meanwhile was lost
+                node.restarted_at = now  # it may have lost its neighbours as it lost us
         elif type(event) is LinkDown and event.peer in self._parts_of:
             self._timers.set(("absent", None, event.peer), now + ABSENT_S)
         self.wakeup_at = self._timers.next_at
         return effects
 
     # --- What others may ask --------------------------------------------------------------
+
+    def parts(self) -> list[StreamPart]:
+        """Return the parts that have nodes, sorted."""
+        return sorted(self._parts)
+
+    def members(self) -> list[NodeId]:
+        """Return the nodes that are in any part, sorted."""
+        return sorted(self._parts_of)
+
+    def parts_of(self, node: NodeId) -> list[StreamPart]:
+        """Return the parts that a node is in, sorted."""
+        return sorted(self._parts_of.get(node, ()))
+
+    def nodes(self, part: StreamPart) -> Mapping[NodeId, TrackedNode]:
+        """Return what is known of each node of a part: to look at, not to change."""
+        state = self._parts.get(part)
+        return state.nodes if state else {}
+
+    def neighbours(self, part: StreamPart, node: NodeId) -> tuple[NodeId, ...]:
+        """Return the neighbours that a node of a part should have, sorted."""
+        state = self._parts.get(part)
+        if state is None or node not in state.nodes:
+            return ()
+        return tuple(sorted(state.graph.neighbours(node)))
 
     def topology(self, part: StreamPart) -> dict[NodeId, tuple[NodeId, ...]]:
         """Return every node of a part with its neighbours, sorted."""
@@ -126,17 +154,22 @@ class Tracker:
             message = codec.decode(data)
             if type(message) is Status:
                 self._status(sender, message, now)
+            elif type(message) is Report:
+                self._report(sender, message, now)
             elif type(message) is Leave:
+                self.counts["leaves"] += 1
                 self._remove(message.part, sender, now)
             else:
                 raise RemoteError("not-for-trackers", type(message).__name__)
         except RemoteError as error:
+            self.counts["faults"] += 1
             self._remove_everywhere(sender, now)
             fault = Notice(None, "fault", f"{error.reason} from {sender.hex()}")
             return [fault, Disconnect(sender, error.reason)]
         return []
 
     def _status(self, sender: NodeId, status: Status, now: float) -> None:
+        self.counts["statuses"] += 1
         if status.counter > MAX_COUNTER:
             raise RemoteError("counter", str(status.counter))
         state = self._part(status.part, now)
@@ -148,9 +181,9 @@ class Tracker:
         if node is None:
             self._welcome(state, sender, status, now)
             return
+        node.heard_at = now
         if status.address != node.address:
-            node.address = status.address
-            self._tell_again(state, [p for p in state.graph.neighbours(sender) if p < sender], now)
+            self._moved(state, sender, node, status.address, now)
         if status.counter == 0 or status.counter > node.counter:
             # It restarted, or it was instructed by somebody else: what it was told is void.
             if status.counter:
@@ -166,6 +199,18 @@ class Tracker:
             node.reported, node.rtts_us = status.neighbours, status.rtts_us
             self._compare(state, sender, status, now)
 
+    def _moved(
+        self, state: TrackedPart, sender: NodeId, node: TrackedNode, address: str, now: float
+    ) -> None:
+        """Tell those who dial a node of its new address; all, if who dials changes with it."""
+        could_be_dialled, node.address = bool(node.address), address
+        peers = state.graph.neighbours(sender)
+        if could_be_dialled == bool(address):
+            told = [p for p in peers if dials(p, state.nodes[p], sender, node)]
+        else:
+            told = [sender, *peers]
+        self._tell_again(state, told, now)
+
     def _welcome(self, state: TrackedPart, sender: NodeId, status: Status, now: float) -> None:
         of_node = self._parts_of.get(sender, {})
         if len(of_node) >= MAX_PARTS_PER_NODE or len(state.nodes) >= MAX_NODES_PER_PART:
@@ -176,7 +221,7 @@ class Tracker:
         # What it reports stands for what it was told, so that nothing need be said if it may stay.
         told = tuple(sorted(status.neighbours)) if status.counter else None
         state.nodes[sender] = TrackedNode(
-            status.counter, status.address, status.neighbours, status.rtts_us, told
+            status.counter, status.address, status.neighbours, status.rtts_us, told, heard_at=now
         )
         if status.counter and not state.gathering and now < state.began_at + GATHER_S:
             state.gathering = True
@@ -194,18 +239,29 @@ class Tracker:
                 changed += state.graph.complete()
         else:
             changed = state.graph.join(sender)
+            # It may have left a moment ago, and be back at another address.
+            back = [p for p in changed if sender in (state.nodes[p].instructed or ())]
+            self._tell_again(state, back, now)
         self._owe(state, [*changed, sender], now)
+
+    def _report(self, sender: NodeId, report: Report, now: float) -> None:
+        """Keep a node's last account of a part; from one that is not in it, it says nothing."""
+        self.counts["reports"] += 1
+        node = self.nodes(report.part).get(sender)
+        if node is not None:
+            node.report, node.report_at = report, now
 
     def _compare(self, state: TrackedPart, sender: NodeId, status: Status, now: float) -> None:
         """Hold what a node has against what it was told."""
         node = state.nodes[sender]
+        settled = node.restarted_at <= now - AGAIN_S
         replaceable = len(state.nodes) > state.degree + 1  # else nobody could take its place
         for peer in node.instructed or ():
             if peer in status.neighbours or peer not in state.graph.neighbours(sender):
                 continue
             if ("absent", None, peer) in self._timers:
                 self._remove_everywhere(peer, now)
-            elif replaceable and state.nodes[peer].restarted_at <= now - AGAIN_S:
+            elif replaceable and settled and state.nodes[peer].restarted_at <= now - AGAIN_S:
                 self._set_apart(state, sender, peer, now)
                 self._owe(state, state.graph.cut(sender, peer), now)
             elif not replaceable and node.sent_at <= now - MEND_EVERY_S:
@@ -292,15 +348,17 @@ class Tracker:
             known.counter += 1 if known.sent_at or not known.counter else LEAP
             known.instructed = neighbours
             known.sent_at = now
+            self.counts["instructions"] += 1
             effects.append(Send(node, self._instruction(state, node, known, neighbours)))
         return effects
 
     def _instruction(
         self, state: TrackedPart, node: NodeId, known: TrackedNode, neighbours: Sequence[NodeId]
     ) -> Instruction:
-        """Of two neighbours, the one with the lower name dials and the other accepts."""
-        connect = tuple(Contact(p, state.nodes[p].address) for p in neighbours if node < p)
-        accept = tuple(p for p in neighbours if p < node)
+        """Say which neighbours to dial and which to accept."""
+        dialled = [p for p in neighbours if dials(node, known, p, state.nodes[p])]
+        connect = tuple(Contact(p, state.nodes[p].address) for p in dialled)
+        accept = tuple(p for p in neighbours if p not in dialled)
         return Instruction(state.part, known.counter, connect, accept)
 
     # --- Time -----------------------------------------------------------------------------

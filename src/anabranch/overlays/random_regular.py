@@ -8,28 +8,30 @@ not), and tries again what failed. Where the papers are silent:
   reach one of them long before the other.
 - Old neighbours are kept until the new ones stand or have failed, so that a change of neighbours
   opens no hole in the overlay.
-- A node that was without neighbours exchanges the frames of the meantime with each new one,
-  until it has all it was told to have: the first may be as new as itself and know nobody.
+- A node that has just come, or has lost half of its neighbours, exchanges the frames of the
+  meantime with each new one, until it has as many as it may: those that it has may be as new as
+  itself, or cut off together with it, above all when their tracker has just restarted.
 """
 
 from collections.abc import Sequence
 
-import msgspec
-
 from anabranch.core.frames import peek
 from anabranch.core.ids import NodeId, StreamPart, part_key
 from anabranch.core.machine import Effect, Forward, Hold, Notice, Release, Send, Sizes
-from anabranch.core.messages import Bye, Contact, Control, Instruction, Leave, Meet, Status
+from anabranch.core.messages import AboutParts, Bye, Instruction, Leave, Meet, Status
 from anabranch.core.messages.links import MAX_RECENT_MS
 from anabranch.core.messages.tracker import MAX_RTT_US
 from anabranch.core.overlay import Carried, Overlay, PartSettings
 from anabranch.core.timers import Timers
+from anabranch.overlays.membership import Membership
 
 SETTLE_S = 5.0  # how long an instruction may take before the node reports what came of it
 ATTEMPT_EVERY_S = 2.0
 STATUS_EVERY_S = 10.0
 LOST_AFTER_S = 1.5  # how long a neighbour may be gone before the tracker hears of it: one redial
 TRACKER_PATIENCE_S = 3.0  # how long a tracker may be out of reach before the next is tried
+BUSY_MS = 250  # what a Meet may wait at both ends, where others are being met as well
+OVERLAP_S = 2.0  # our last neighbours may have been cut off before we were
 UNKNOWN_RTT_US = 2_000_000  # what a round trip may take before one has been measured
 MAX_HOPS = 255
 MAX_LEAP = 1 << 40  # how far a counter may go ahead: one that ran to its end would end the protocol
@@ -39,44 +41,16 @@ HOPS = [bytes([hops]) for hops in range(MAX_HOPS + 1)]
 SETTLE, ATTEMPT, STATUS, TRACKER = "settle", "attempt", "status", "tracker"
 
 
-class _Membership(msgspec.Struct):
-    """A node's place in one part's overlay."""
-
-    part: StreamPart
-    degree: int
-    trackers: tuple[Contact, ...]
-    alone_since: float | None  # until all neighbours stand again
-    tracker: int = 0  # which of the trackers we turn to
-    counter: int = 0  # of the last instruction that was carried out
-    working_on: int = 0  # of the newest instruction
-    lost_at: float = 0.0  # when a neighbour went that we should have
-    wanted: dict[NodeId, None] = msgspec.field(default_factory=dict)
-    met: dict[NodeId, None] = msgspec.field(default_factory=dict)
-    retiring: dict[NodeId, None] = msgspec.field(default_factory=dict)
-    failed: dict[NodeId, None] = msgspec.field(default_factory=dict)
-    flood: list[NodeId] = msgspec.field(default_factory=list)
-
-    @property
-    def settling(self) -> bool:
-        return self.counter < self.working_on
-
-    def contact(self) -> Contact | None:
-        return self.trackers[self.tracker] if self.trackers else None
-
-    def held_trackers(self) -> tuple[Contact, ...]:
-        """The tracker we turn to, and those before it, to which we return when they are back."""
-        return self.trackers[: self.tracker + 1]
-
-
 class RandomRegular(Overlay):
     """Follows its tracker; floods to every neighbour but the one a frame came from."""
 
     code = 1
+    straight = HOPS[1]
     noiseless = True
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)  # type: ignore[arg-type]
-        self._members: dict[StreamPart, _Membership] = {}
+        self._members: dict[StreamPart, Membership] = {}
         self._timers: Timers[tuple[StreamPart, str]] = Timers()
         self._rtts_us: dict[NodeId, int] = {}
 
@@ -93,7 +67,7 @@ class RandomRegular(Overlay):
 
     def publish(self, part: StreamPart, carried: Carried, now: float) -> list[Effect]:
         """Send our own frame to every neighbour."""
-        branches = [(peer, HOPS[1]) for peer in self._members[part].flood]
+        branches = [(peer, self.straight) for peer in self._members[part].flood]
         return [Forward(self.code, carried.head, branches, carried.frame)] if branches else []
 
     def hops(self, route: bytes) -> int:
@@ -110,13 +84,43 @@ class RandomRegular(Overlay):
         member = self._members[part]
         return sender in member.wanted or sender in member.retiring
 
+    def follows(self, part: StreamPart, sender: NodeId) -> bool:
+        """A node in many parts that change hears much from their tracker."""
+        contact = self._members[part].contact()
+        return contact is not None and contact.node == sender
+
     # --- Membership -----------------------------------------------------------------------
 
     def join(self, part: StreamPart, settings: PartSettings, now: float) -> list[Effect]:
         """Turn to the part's first tracker."""
-        member = _Membership(part, settings.degree, settings.trackers, now)
+        member = Membership(part, settings.degree, settings.trackers, now)
         self._members[part] = member
         return self._done(self._turn_to_tracker(member, now))
+
+    def change(self, part: StreamPart, settings: PartSettings, now: float) -> list[Effect]:
+        """Turn to the trackers there are now; the neighbours stay."""
+        member = self._members[part]
+        # A smaller degree is the tracker's to bring about: it may hear of the change after us,
+        # and what it instructs meanwhile must not be refused.
+        member.degree = max(member.degree, settings.degree)
+        contact = member.contact()
+        release: list[Effect] = [Release(held.node) for held in member.held_trackers()]
+        places = [i for i, c in enumerate(settings.trackers) if contact and c.node == contact.node]
+        member.trackers = settings.trackers
+        member.tracker = places[0] if places else 0
+        if not places:  # our tracker is none any more
+            goodbye: list[Effect] = []
+            if contact is not None and self.linked(contact.node):
+                goodbye.append(Send(contact.node, Leave(part)))
+            self._timers.cancel((part, TRACKER))
+            return self._done([*goodbye, *self._turn_to_tracker(member, now), *release])
+        held = member.held_trackers()
+        effects: list[Effect] = [Hold(c.node, c.address) for c in held]
+        effects += release
+        better = next((c.node for c in held[:-1] if self.linked(c.node)), None)
+        if better is not None:
+            effects += self._tracker_link(member, better, True, now)
+        return self._done(effects)
 
     def leave(self, part: StreamPart, now: float) -> list[Effect]:
         """Tell the tracker and the neighbours, and let go of them all."""
@@ -134,7 +138,7 @@ class RandomRegular(Overlay):
 
     # --- The tracker's word ---------------------------------------------------------------
 
-    def receive(self, sender: NodeId, message: Control, now: float) -> list[Effect]:
+    def receive(self, sender: NodeId, message: AboutParts, now: float) -> list[Effect]:
         """Take what trackers and neighbours say."""
         member = self._members[message.part]
         if type(message) is Instruction:
@@ -146,7 +150,7 @@ class RandomRegular(Overlay):
         return []
 
     def _instructed(
-        self, member: _Membership, sender: NodeId, message: Instruction, now: float
+        self, member: Membership, sender: NodeId, message: Instruction, now: float
     ) -> list[Effect]:
         contact = member.contact()
         newest = member.working_on
@@ -188,7 +192,7 @@ class RandomRegular(Overlay):
         self._reflood(member, now)
         return effects + self._check_settled(member, now)
 
-    def _check_settled(self, member: _Membership, now: float) -> list[Effect]:
+    def _check_settled(self, member: Membership, now: float) -> list[Effect]:
         """Report, once, when every neighbour we were told to have stands or has failed."""
         if not member.settling:
             return []
@@ -196,7 +200,7 @@ class RandomRegular(Overlay):
             return []
         return self._settle(member, now)
 
-    def _settle(self, member: _Membership, now: float) -> list[Effect]:
+    def _settle(self, member: Membership, now: float) -> list[Effect]:
         self._timers.cancel((member.part, SETTLE))
         member.counter = member.working_on
         effects: list[Effect] = []
@@ -205,11 +209,10 @@ class RandomRegular(Overlay):
         member.met = {p: None for p in member.met if p in member.wanted}
         member.retiring = {}
         self._reflood(member, now)
-        if member.flood:
-            member.alone_since = None
+        self._end_lack(member, now)
         return effects + self._report(member, now)
 
-    def _report(self, member: _Membership, now: float) -> list[Effect]:
+    def _report(self, member: Membership, now: float) -> list[Effect]:
         """Send the tracker our status."""
         every_s = STATUS_EVERY_S if member.working_on else ATTEMPT_EVERY_S
         self._timers.set((member.part, STATUS), now + every_s)
@@ -222,7 +225,7 @@ class RandomRegular(Overlay):
             Send(contact.node, Status(member.part, member.counter, peers, rtts, self.me.address))
         ]
 
-    def _turn_to_tracker(self, member: _Membership, now: float) -> list[Effect]:
+    def _turn_to_tracker(self, member: Membership, now: float) -> list[Effect]:
         contact = member.contact()
         if contact is None:
             return [
@@ -234,14 +237,15 @@ class RandomRegular(Overlay):
 
     # --- Neighbours -----------------------------------------------------------------------
 
-    def _meet(self, member: _Membership, peer: NodeId, reply: bool, now: float) -> Effect:
+    def _meet(self, member: Membership, peer: NodeId, reply: bool, now: float) -> Effect:
         recent_ms = 0
-        if member.alone_since is not None:
+        self._end_lack(member, now)
+        if member.lacking_since is not None:
             on_the_way_ms = -(-self._rtts_us.get(peer, UNKNOWN_RTT_US) // 1000)
-            recent_ms = int((now - member.alone_since) * 1000) + on_the_way_ms
+            recent_ms = int((now - member.lacking_since) * 1000) + on_the_way_ms + BUSY_MS
         return Send(peer, Meet(member.part, reply, min(MAX_RECENT_MS, recent_ms)))
 
-    def _met(self, member: _Membership, sender: NodeId, message: Meet, now: float) -> list[Effect]:
+    def _met(self, member: Membership, sender: NodeId, message: Meet, now: float) -> list[Effect]:
         if sender not in member.wanted:
             return []  # the tracker's word to us is still on its way: our own Meet will follow it
         effects: list[Effect] = []
@@ -254,23 +258,31 @@ class RandomRegular(Overlay):
         if newly:  # once, or a short message would fetch a long answer
             effects += self._catch_up(member, sender, message.recent_ms, now)
         effects += self._check_settled(member, now)
-        if not member.settling:
-            member.alone_since = None
+        self._end_lack(member, now)
         return effects
 
+    def _end_lack(self, member: Membership, now: float) -> None:
+        """With all neighbours we lack nothing; with some for long, nothing anybody still has."""
+        if member.lacking_since is None:
+            return
+        long = member.flood and now - member.lacking_since > self.recent.keep_s
+        if long or len(member.flood) >= member.degree:
+            member.lacking_since = None
+
     def _catch_up(
-        self, member: _Membership, peer: NodeId, recent_ms: int, now: float
+        self, member: Membership, peer: NodeId, recent_ms: int, now: float
     ) -> list[Effect]:
-        """Give a new neighbour the frames it asks for, and those of the time we were alone."""
-        since = now - recent_ms / 1000 if recent_ms else None
-        if member.alone_since is not None:
-            since = member.alone_since if since is None else min(since, member.alone_since)
+        """Give a neighbour the frames it asks for; if it asks for none, those of our own lack.
+
+        They pass for relayed: nobody waits to hear that they have been got.
+        """
+        since = now - recent_ms / 1000 if recent_ms else member.lacking_since
         if since is None:
             return []
         recent = self.recent.since(part_key(member.part), since)
-        return [Forward(self.code, peek(frame), [(peer, HOPS[1])], frame) for frame in recent]
+        return [Forward(self.code, peek(frame), [(peer, HOPS[2])], frame) for frame in recent]
 
-    def _left_by(self, member: _Membership, peer: NodeId, now: float) -> list[Effect]:
+    def _left_by(self, member: Membership, peer: NodeId, now: float) -> list[Effect]:
         """A neighbour said Bye, or its link ended."""
         effects: list[Effect] = []
         if peer in member.retiring:
@@ -308,9 +320,7 @@ class RandomRegular(Overlay):
                     effects += self._check_settled(member, now)
         return self._done(effects)
 
-    def _tracker_link(
-        self, member: _Membership, peer: NodeId, up: bool, now: float
-    ) -> list[Effect]:
+    def _tracker_link(self, member: Membership, peer: NodeId, up: bool, now: float) -> list[Effect]:
         """Announce ourselves whenever a tracker is reached, and prefer the first that is."""
         held = member.held_trackers()
         place = next((i for i, contact in enumerate(held) if contact.node == peer), None)
@@ -356,7 +366,7 @@ class RandomRegular(Overlay):
                 effects += self._next_tracker(member, now)
         return self._done(effects)
 
-    def _next_tracker(self, member: _Membership, now: float) -> list[Effect]:
+    def _next_tracker(self, member: Membership, now: float) -> list[Effect]:
         contact = member.contact()
         if contact is None or self.linked(contact.node):
             return []
@@ -366,12 +376,15 @@ class RandomRegular(Overlay):
         member.tracker += 1
         return self._turn_to_tracker(member, now)
 
-    def _reflood(self, member: _Membership, now: float) -> None:
+    def _reflood(self, member: Membership, now: float) -> None:
         """Bring the sorted list of those we send to up to date."""
+        self._end_lack(member, now)
         before = member.flood
         member.flood = sorted(p for p in member.met if p in member.wanted or p in member.retiring)
-        if before and not member.flood and member.alone_since is None:
-            member.alone_since = now
+        fewer = len(member.flood) < len(before)
+        if fewer and member.lacking_since is None and 2 * len(member.flood) <= member.degree:
+            # Those that are left may have lost theirs, too: together we may be cut off.
+            member.lacking_since = now - OVERLAP_S
 
     def _done(self, effects: list[Effect]) -> list[Effect]:
         self.wakeup_at = self._timers.next_at

@@ -3,8 +3,8 @@
 Safety: nothing is delivered twice in one life of a node; nothing is delivered that was not
 published and signed, byte for byte; nothing is delivered to a node that did not subscribe, and
 in a noiseless overlay nothing reaches it either; no bound is exceeded; every draft has at most
-one outcome. Liveness: once the faults stop, degrees return to d and every live subscriber gets
-every later message.
+one outcome, and where that is `sent` another node has the message. Liveness: once the faults
+stop, degrees return to d and every live subscriber gets every later message.
 """
 
 from collections import Counter
@@ -13,6 +13,7 @@ from anabranch.core import codec, frames
 from anabranch.core.errors import RemoteError
 from anabranch.core.ids import ChainKey, FrameHead, NodeId, PartKey, StreamPart, part_key, show
 from anabranch.core.machine import Outcome, Received
+from anabranch.core.publishing import SENT
 from anabranch.overlays import OVERLAYS
 from anabranch.sim.cluster import Cluster
 from anabranch.sim.network import Observer, SimNode
@@ -38,6 +39,8 @@ class Checker(Observer):
         self._noiseless = OVERLAYS[overlay].noiseless
         self._members: dict[tuple[NodeId, PartKey], bool] = {}  # value: whether it subscribes
         self._tickets: dict[int, None] = {}
+        self._numbered: dict[tuple[NodeId, int], list[Name]] = {}  # by publisher and message
+        self._arrived: dict[Name, None] = {}  # what some other node has
 
     # --- What the scenario says -----------------------------------------------------------
 
@@ -58,6 +61,8 @@ class Checker(Observer):
     def published(self, node: SimNode, head: FrameHead, frame: bytes, now: float) -> None:
         """Enter a frame into the books."""
         self.frames[head.chain, head.last] = (frame, now, node.id, head.part)
+        for number in range(head.first, head.last + 1):
+            self._numbered.setdefault((node.id, number), []).append((head.chain, head.last))
 
     def delivered(
         self, node: SimNode, head: FrameHead, frame: bytes, hops: int, delay_s: float
@@ -92,9 +97,20 @@ class Checker(Observer):
         if head.part in self._parts() and (node.id, head.part) not in self._members:
             self._violation(f"{show(node.id)} received data of a part it is not in")
 
+    def accepted(self, node: SimNode, head: FrameHead) -> None:
+        """Note that a frame has come to somebody."""
+        name = (head.chain, head.last)
+        if name not in self._arrived and name in self.frames and self.frames[name][2] != node.id:
+            self._arrived[name] = None
+
     def outcome(self, node: SimNode, outcome: Outcome, now: float) -> None:
-        """Count what became of drafts."""
+        """Count what became of drafts; what was sent must be somewhere."""
         self.outcomes[outcome.result] += 1
+        if outcome.result == SENT:
+            # Messages of one moment in several parts have the same number: one of them is meant.
+            names = self._numbered.get((node.id, outcome.number), [])
+            if not any(name in self._arrived for name in names):
+                self._violation(f"{show(node.id)} calls {outcome.number} sent, and nobody has it")
         if outcome.ticket in self._tickets:
             self._violation(f"draft {outcome.ticket} has two outcomes")
         self._tickets[outcome.ticket] = None

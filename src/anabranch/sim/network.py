@@ -100,6 +100,9 @@ class Observer:
     def packet(self, node: SimNode, event: Received, now: float) -> None:
         """A data packet reached a node."""
 
+    def accepted(self, node: SimNode, head: FrameHead) -> None:
+        """A node took a frame from a neighbour, or had it already."""
+
     def outcome(self, node: SimNode, outcome: Outcome, now: float) -> None:
         """A node told its application what became of a draft."""
 

@@ -174,17 +174,21 @@ class Simulator:
         observer, recorder = self.observer, self._recorder
         if observer is not None:
             observer.packet(node, event, self.now)
-        if recorder is None:
-            return
         did = effects[0] if effects else None
-        if type(did) is Dropped or type(did) is Notice:
+        copy = type(did) is Dropped and did.reason == "duplicate"
+        # What is dropped for another peer is a frame that its full queue had no room for.
+        refused = type(did) is Dropped and did.peer == event.sender and not copy
+        if type(did) is Notice or refused:
             return
-        if type(did) is Deliver or type(did) is Forward:
+        if type(did) is Deliver or type(did) is Forward or (type(did) is Dropped and copy):
             head = did.head
         else:  # a node at the edge that carries and does not subscribe
             head = frames.peek(event.data, codec.frame_start(event.data))
-        hops = event.data[4] if event.data[3] else 0
-        recorder.received(self.now, node.id, event.sender, head, hops)
+        if observer is not None:
+            observer.accepted(node, head)
+        if recorder is not None and not copy:
+            hops = event.data[4] if event.data[3] else 0
+            recorder.received(self.now, node.id, event.sender, head, hops)
 
     def _push(
         self,

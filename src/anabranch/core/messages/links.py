@@ -34,3 +34,11 @@ class SlowDown(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     part: StreamPart
     chain: Annotated[ChainKey, msgspec.Meta(min_length=CHAIN_KEY_BYTES, max_length=CHAIN_KEY_BYTES)]
     pause_ms: Annotated[int, msgspec.Meta(ge=1, le=MAX_PAUSE_MS)]
+
+
+class Got(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=4):
+    """To who made a frame and sent it to us: we have the one that ends with this number."""
+
+    part: StreamPart
+    chain: Annotated[ChainKey, msgspec.Meta(min_length=CHAIN_KEY_BYTES, max_length=CHAIN_KEY_BYTES)]
+    number: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]

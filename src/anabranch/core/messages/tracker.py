@@ -51,3 +51,22 @@ class Leave(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     """A node leaves one overlay in good order."""
 
     part: StreamPart
+
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+DelayUs = Annotated[int, msgspec.Meta(ge=0, le=MAX_RTT_US)]
+
+
+class Report(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=19):
+    """A node's own account of one part, for people to look at: totals since it joined."""
+
+    part: StreamPart
+    published: Count = 0
+    delivered: Count = 0
+    duplicates: Count = 0
+    dropped: Count = 0
+    missed: Count = 0  # by slow readers of the node's own
+    delay_mean_us: DelayUs = 0  # of what was delivered since the last report
+    delay_p50_us: DelayUs = 0
+    delay_p99_us: DelayUs = 0
+    cpu_ms: Count = 0  # of the whole process

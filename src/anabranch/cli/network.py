@@ -1,0 +1,111 @@
+"""`anabranch network`: which network this is, and which trackers it has."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from anabranch.cli.console import fail, handled, print_json, say
+from anabranch.cli.options import Address, AsJson, KeyFile, Profile
+from anabranch.cli.stream import with_network
+from anabranch.core.changes import SetTrackers, TrackerEntry
+from anabranch.core.errors import LocalError
+from anabranch.core.ids import parse_node
+from anabranch.core.ids import show as show_node
+from anabranch.core.messages.registry import NETWORK
+from anabranch.live.client import Network
+
+app = typer.Typer(no_args_is_help=True, help="Look at the network, and name its trackers.")
+
+Node = Annotated[str, typer.Argument(help="The tracker's address, 0x and 40 digits.")]
+
+
+@app.command()
+@handled()
+def show(
+    profile: Profile = None, address: Address = None, key: KeyFile = None, as_json: AsJson = False
+) -> None:
+    """Show the network's owner and its trackers; the first keeps the registry."""
+    _show(with_network((profile, address, key), _info), as_json)
+
+
+@app.command()
+@handled()
+def add_tracker(
+    node: Node,
+    place: Annotated[str, typer.Argument(help="Where nodes dial it: ws://host:port.")],
+    http: Annotated[str, typer.Argument(help="Where its pages are: http://host:port.")] = "",
+    profile: Profile = None,
+    address: Address = None,
+    key: KeyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Name a tracker, or say that one has moved; for the network's owner."""
+    for text, schemes in ((place, ("ws://", "wss://")), (http, ("http://", "https://"))):
+        if text and not text.startswith(schemes):
+            fail(f"{text!r} begins with neither {schemes[0]} nor {schemes[1]}")
+    entry = TrackerEntry(parse_node(node), place, http)
+
+    def change(entries: list[TrackerEntry]) -> list[TrackerEntry]:
+        known = [e.node for e in entries]
+        if entry.node in known:
+            return [entry if e.node == entry.node else e for e in entries]
+        return [*entries, entry]
+
+    _change((profile, address, key), change, as_json)
+
+
+@app.command()
+@handled()
+def remove_tracker(
+    node: Node,
+    profile: Profile = None,
+    address: Address = None,
+    key: KeyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Name a tracker no more; for the network's owner."""
+    gone = parse_node(node)
+
+    def change(entries: list[TrackerEntry]) -> list[TrackerEntry]:
+        left = [e for e in entries if e.node != gone]
+        if len(left) == len(entries):
+            raise LocalError(f"{node} is no tracker of this network")
+        if not left:
+            raise LocalError("a network needs one tracker: add another before you remove this")
+        return left
+
+    _change((profile, address, key), change, as_json)
+
+
+def _change(
+    options: tuple[str | None, str | None, Path | None], change: Any, as_json: bool
+) -> None:
+    async def work(network: Network) -> dict[str, Any]:
+        entries = change(list(network.node.registry.network_state.trackers))
+        await network.change(NETWORK, SetTrackers(tuple(entries)))
+        return await _info(network)
+
+    _show(with_network(options, work), as_json)
+
+
+async def _info(network: Network) -> dict[str, Any]:
+    genesis = network.node.registry.network_state.genesis
+    assert genesis is not None
+    return {
+        "network": network.address,
+        "name": genesis.name,
+        "owner": show_node(genesis.owner),
+        "me": network.me,
+        "trackers": await network.trackers(),
+    }
+
+
+def _show(info: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(info)
+        return
+    trackers = info.pop("trackers")
+    say({name: value for name, value in info.items() if value}, False)
+    for tracker in trackers:
+        typer.echo(f"tracker  {tracker['node']}  {tracker['address']}  {tracker['http']}")

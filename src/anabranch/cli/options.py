@@ -1,0 +1,51 @@
+"""The options that many commands share, and how they become a connection."""
+
+import ssl
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from anabranch.core.errors import LocalError
+from anabranch.live.client import Network, connect
+from anabranch.live.profiles import default_key_file, find_profile
+
+Profile = Annotated[str | None, typer.Option(help="The network to use, by its profile's name.")]
+Address = Annotated[
+    str | None, typer.Option(help="The network to use: anabranch://GENESIS@host:port.")
+]
+KeyFile = Annotated[
+    Path | None, typer.Option("--key", help="The key to use; by default the profile's.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
+WithParent = Annotated[
+    bool, typer.Option("--with-parent", hidden=True, help="End when standard input closes.")
+]
+TlsCert = Annotated[
+    Path | None, typer.Option(help="A certificate: listen at a wss:// address with it.")
+]
+TlsKey = Annotated[Path | None, typer.Option(help="The certificate's key.")]
+
+
+def tls_context(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    """Return what a listener needs for TLS, if a certificate was given."""
+    if cert is None and key is None:
+        return None
+    if cert is None or key is None:
+        raise LocalError("TLS needs both: --tls-cert FILE and --tls-key FILE")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(cert, key)
+    except (OSError, ssl.SSLError) as error:
+        raise LocalError(f"no certificate can be read from {cert} and {key}: {error}") from error
+    return context
+
+
+def network_of(profile: str | None, address: str | None, key: Path | None, **more: Any) -> Network:
+    """Name the network that the options mean."""
+    if address is None:
+        return connect(profile=profile, key=key, **more)
+    if key is None:
+        found = find_profile(profile)
+        key = default_key_file() if found is None else found.key_file
+    return connect(address, key=key, **more)

@@ -1,0 +1,295 @@
+"""`anabranch tracker`, `anabranch node` and `anabranch up`: the processes of a network."""
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from anabranch.cli.console import fail, handled, print_json, progress_bar
+from anabranch.cli.options import (
+    Address,
+    AsJson,
+    KeyFile,
+    Profile,
+    TlsCert,
+    TlsKey,
+    WithParent,
+    network_of,
+    tls_context,
+)
+from anabranch.core.ids import show
+from anabranch.core.machine import Notice
+from anabranch.live.address import DEFAULT_PORT, parse_address
+from anabranch.live.carrier import Carrier
+from anabranch.live.client import Network
+from anabranch.live.keys import load_key
+from anabranch.live.local import LocalNetwork
+from anabranch.live.loop import ending, run
+from anabranch.live.profiles import Profile as SavedProfile
+from anabranch.live.profiles import config_path, save_profile
+from anabranch.traces.files import TraceWriter
+from anabranch.traces.recorder import Recorder
+
+if TYPE_CHECKING:  # its pages need a web server, which takes long to load: see `tracker`
+    from anabranch.live.tracker import TrackerProcess
+
+Trace = Annotated[
+    Path | None, typer.Option(help="Record everything: a file ending in .jsonl or .parquet.")
+]
+
+
+@handled()
+def tracker(
+    data: Annotated[Path, typer.Option(help="A folder for its key and the registry.")],
+    host: Annotated[str, typer.Option(help="Where it listens.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="For nodes; 0: any that is free.")] = DEFAULT_PORT,
+    http_port: Annotated[
+        int | None, typer.Option(help="For people: the pages; by default the port after.")
+    ] = None,
+    join: Annotated[
+        str | None, typer.Option(help="The network to join; without it, a new one is founded.")
+    ] = None,
+    owner_key: Annotated[
+        Path | None, typer.Option(help="The key of the network's owner; by default its own.")
+    ] = None,
+    name: Annotated[str, typer.Option(help="A name for a new network.")] = "",
+    advertise: Annotated[
+        str | None, typer.Option(help="The ws:// address that others dial, if it differs.")
+    ] = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    trace: Trace = None,
+    with_parent: WithParent = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a tracker: it tells the nodes of a stream whom to connect to."""
+    from anabranch.live.tracker import TrackerProcess
+
+    async def main() -> None:
+        ended = ending(with_parent)
+        with _recorder(trace) as recorder:
+            process = TrackerProcess(
+                data,
+                host=host,
+                port=port,
+                http_port=(port + 1 if port else 0) if http_port is None else http_port,
+                join=parse_address(join) if join else None,
+                owner=load_key(owner_key) if owner_key else None,
+                name=name,
+                advertise=advertise,
+                ssl=tls_context(tls_cert, tls_key),
+                recorder=recorder.recorder,
+            )
+            await process.start()
+            try:
+                listed = await process.take_place()
+                _say_ready(process, listed, as_json)
+                await ended.wait()
+            finally:
+                await process.stop()
+
+    run(main())
+
+
+def _say_ready(process: "TrackerProcess", listed: bool, as_json: bool) -> None:
+    entry = process.entry()
+    if as_json:
+        ports = [int(address.rpartition(":")[2]) for address in (entry.address, entry.http)]
+        print_json(
+            {
+                "event": "ready",
+                "network": str(process.address),
+                "node": show(entry.node),
+                "address": entry.address,
+                "http": entry.http,
+                "port": ports[0],
+                "http_port": ports[1],
+                "listed": listed,
+            }
+        )
+        return
+    typer.echo(f"network  {process.address}")
+    typer.echo(f"pages    {entry.http}")
+    if not listed:
+        typer.echo(
+            "The network does not name this tracker yet. Its owner can add it with:\n"
+            f"  anabranch network add-tracker {show(entry.node)} {entry.address} {entry.http}"
+        )
+
+
+class _Recording:
+    """A trace file, if there is to be one."""
+
+    def __init__(self, path: Path | None) -> None:
+        try:
+            self._writer = TraceWriter(path) if path is not None else None
+        except OSError as error:
+            fail(f"{path} cannot be written ({error.strerror}): name another file with --trace")
+        self.recorder = Recorder(self._writer.write) if self._writer is not None else None
+
+    def __enter__(self) -> "_Recording":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+def _recorder(path: Path | None) -> _Recording:
+    return _Recording(path)
+
+
+@handled()
+def node(
+    streams: Annotated[
+        list[str] | None, typer.Argument(help="The streams to carry, by name.")
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Carry every stream that this key may subscribe to.")
+    ] = False,
+    listen: Annotated[str | None, typer.Option(help="host:port; port 0: any.")] = None,
+    advertise: Annotated[
+        str | None, typer.Option(help="The ws:// address that others dial, if it differs.")
+    ] = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    interval: Annotated[float, typer.Option(help="Seconds between lines of figures.")] = 10.0,
+    trace: Trace = None,
+    profile: Profile = None,
+    address: Address = None,
+    key: KeyFile = None,
+    node_key: Annotated[
+        Path | None, typer.Option(help="The node's own key, by which others know it.")
+    ] = None,
+    with_parent: WithParent = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a node that carries streams, and prints what it counts."""
+    if not streams and not every:
+        fail("name the streams to carry, or say --all")
+    if interval <= 0:
+        fail(f"--interval {interval}: give more than 0")
+
+    async def main() -> None:
+        ended = ending(with_parent)
+        with _recorder(trace) as recorder:
+            network = network_of(
+                profile,
+                address,
+                key,
+                listen=listen,
+                advertise=advertise,
+                ssl=tls_context(tls_cert, tls_key),
+                recorder=recorder.recorder,
+                node_key=node_key,
+            )
+            async with network, Carrier(network, streams or (), every) as carrier:
+                network.node.watch(lambda notice: _say_notice(notice, as_json))
+                _say_node(network, carrier, "ready", as_json)
+                while not await _ended_within(ended, interval):
+                    _say_node(network, carrier, "stats", as_json)
+                _say_node(network, carrier, "stopped", as_json)
+
+    run(main())
+
+
+async def _ended_within(ended: asyncio.Event, seconds: float) -> bool:
+    try:
+        await asyncio.wait_for(ended.wait(), seconds)
+    except TimeoutError:
+        return False
+    return True
+
+
+def _say_notice(notice: Notice, as_json: bool) -> None:
+    if not as_json:
+        typer.echo(f"{notice.kind}: {notice.detail} {notice.part or ''}".rstrip(), err=True)
+
+
+def _say_node(network: Network, carrier: Carrier, event: str, as_json: bool) -> None:
+    counted = network.metrics
+    if as_json:
+        row: dict[str, Any] = {"event": event, "node": show(network.node.node)}
+        row |= {"address": network.node.address, "links": len(network.node.driver.links)}
+        print_json({**row, **counted})
+        return
+    delivered = sum(part["delivered"] for part in counted["parts"].values())
+    typer.echo(
+        f"{event}: {show(network.node.node)} at {network.node.address}, "
+        f"{len(network.node.driver.links)} links, {len(carrier.carried)} streams, "
+        f"{delivered} messages delivered"
+    )
+
+
+@handled()
+def up(
+    nodes: Annotated[int, typer.Option(help="Nodes that carry every stream.")] = 5,
+    trackers: Annotated[int, typer.Option(help="Trackers; the first keeps the registry.")] = 1,
+    port: Annotated[int, typer.Option(help="The first tracker's; 0: any that is free.")] = (
+        DEFAULT_PORT
+    ),
+    data: Annotated[
+        Path | None, typer.Option(help="A folder for keys and the registry; kept between runs.")
+    ] = None,
+    profile: Annotated[str, typer.Option(help="The profile to set.")] = "local",
+    with_parent: WithParent = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a whole network on this machine, until Ctrl-C, and make it the current profile."""
+    if not 1 <= trackers <= 16 or not 0 <= nodes <= 64:
+        fail("give 1 to 16 trackers and 0 to 64 nodes")
+    folder = data or config_path().parent / "networks" / profile
+
+    async def main() -> None:
+        ended = ending(with_parent)
+        network = LocalNetwork(folder, port=port)
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(network.stop)
+            with progress_bar("starting", not as_json) as progress:
+                if not await _unless(ended, network.start(trackers, nodes, progress=progress)):
+                    return
+            save_profile(SavedProfile(profile, parse_address(network.address), network.owner_key))
+            _say_up(network, profile, as_json)
+            await ended.wait()
+
+    run(main())
+
+
+async def _unless(ended: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+    """Do something that takes a while; give it up when the process is asked to end."""
+    working, asked = asyncio.create_task(work), asyncio.create_task(ended.wait())
+    try:
+        await asyncio.wait({working, asked}, return_when="FIRST_COMPLETED")
+        if not ended.is_set():
+            await working
+        return not ended.is_set()
+    finally:
+        for task in (working, asked):
+            task.cancel()
+        await asyncio.gather(working, asked, return_exceptions=True)
+
+
+def _say_up(network: LocalNetwork, profile: str, as_json: bool) -> None:
+    pages = [str(tracker.ready["http"]) for tracker in network.trackers]
+    if as_json:
+        row = {"event": "ready", "network": network.address, "profile": profile}
+        print_json({**row, "pages": pages, "nodes": len(network.nodes)})
+        return
+    console = Console()
+    console.print(f"[bold]{network.address}[/bold]", soft_wrap=True)
+    console.print(
+        f"{len(network.trackers)} tracker(s), {len(network.nodes)} nodes; "
+        f"pages at {', '.join(pages)}; profile {profile}\n\n"
+        "Try, in another terminal:\n"
+        "  anabranch stream create city/vehicles\n"
+        "  anabranch subscribe city/vehicles\n"
+        "  anabranch mock vehicles | anabranch publish city/vehicles\n"
+        "  anabranch top\n\n"
+        "Ctrl-C ends the network; the next `up` takes it up again.",
+        soft_wrap=True,
+        highlight=False,
+    )

@@ -1,0 +1,203 @@
+"""Our own messages on their way: made into frames, offered to neighbours, offered again.
+
+A frame counts as sent when a neighbour says `Got`. Until then it is offered anew: at once to every
+neighbour that comes, and every while to all of them.
+"""
+
+from collections.abc import Callable, Sequence
+
+from anabranch.core.duplicates import NEW
+from anabranch.core.identity import Signer
+from anabranch.core.ids import ChainKey, NodeId, PartKey, chain_key, publisher_of
+from anabranch.core.machine import Deliver, Draft, Effect, Forward, Published
+from anabranch.core.overlay import Carried, Perform, RecentFrames
+from anabranch.core.parts import Part
+from anabranch.core.permission import DOUBT_FOR_S, Permission
+from anabranch.core.publishing import UNPERMITTED, Publishing, Unconfirmed
+from anabranch.core.timers import Timers
+
+Entropy = Callable[[int], bytes]
+
+
+class Outgoing:
+    """The parts in which something of ours waits: for time, for neighbours, or for their word."""
+
+    def __init__(
+        self,
+        recent: RecentFrames,
+        signer: Signer,
+        entropy: Entropy,
+        patience_s: float,
+        permission: Permission,
+        apply: Perform,
+        serve: Perform,
+    ) -> None:
+        self._recent = recent
+        self._signer = signer
+        self._entropy = entropy
+        self._patience_s = patience_s
+        self._permission = permission
+        self._apply = apply  # an overlay's effects
+        self._serve = serve  # a service's effects
+        self._busy: dict[PartKey, Part] = {}
+        self._due: Timers[PartKey] = Timers()
+
+    def __len__(self) -> int:
+        return len(self._busy)
+
+    @property
+    def wakeup_at(self) -> float | None:
+        """When something of a part is due."""
+        return self._due.next_at
+
+    def publish(self, state: Part, drafts: Sequence[Draft], now: float) -> list[Effect]:
+        """Take drafts of the application: if we may not publish, ask the registry once more."""
+        publishing = state.publishing
+        if publishing is None:
+            chain = chain_key(self._signer.node, int.from_bytes(self._entropy(8)))
+            publishing = Publishing(state.key, chain, self._signer.sign, self._patience_s)
+            state.publishing = publishing
+        effects = publishing.add(drafts)
+        if self._permitted(state, now):
+            publishing.doubted_until = None
+        elif publishing.doubted_until is None:
+            asked = self._permission.ask(state.part.stream, now)
+            if asked:
+                publishing.doubted_until = now + DOUBT_FOR_S
+                effects += self._serve(asked, now)
+            else:
+                effects += publishing.refuse(UNPERMITTED)
+        return effects + self.pump(state, now)
+
+    def stop(self, state: Part, result: str) -> list[Effect]:
+        """Publish no more in a part; what is not confirmed has this outcome."""
+        if state.publishing is None:
+            return []
+        effects = state.publishing.close(result)
+        state.publishing = None
+        self.forget(state)
+        return effects
+
+    def pump(self, state: Part, now: float) -> list[Effect]:
+        """Send what may leave now."""
+        publishing = state.publishing
+        assert publishing is not None
+        effects = self.look(state, now)
+        while (made := publishing.next_frame(now)) is not None:
+            head, frame = made.head, made.frame
+            if state.seen.check(head.chain, head.previous, head.first, head.last) is NEW:
+                state.seen.mark(head.chain, head.previous, head.last)
+            self._recent.add(state.key, frame, now)
+            effects.append(Published(head, frame))
+            if state.subscribed:
+                effects.append(Deliver(state.part, head, frame, 0))
+            effects += self._offer(state, made, None, now)
+        self._rearm(state)
+        return effects
+
+    def look(self, state: Part, now: float) -> list[Effect]:
+        """Offer what is unconfirmed to those who have become neighbours since the last look."""
+        publishing = state.publishing
+        if publishing is None:
+            return []
+        known = publishing.neighbours
+        neighbours = tuple(state.overlay.neighbours(state.part))
+        if neighbours == known:
+            return []
+        publishing.neighbours = neighbours
+        new = [peer for peer in neighbours if peer not in known]
+        effects: list[Effect] = []
+        if new:
+            for frame in publishing.unconfirmed():
+                effects += self._offer(state, frame, new if frame.offered else None, now)
+            self._rearm(state)
+        return effects
+
+    def look_everywhere(self, now: float) -> list[Effect]:
+        """Look in every part where something waits."""
+        effects: list[Effect] = []
+        for state in list(self._busy.values()):
+            effects += self.look(state, now)
+        return effects
+
+    def got(self, state: Part, chain: ChainKey, number: int, now: float) -> list[Effect] | None:
+        """A neighbour has the frame of a chain that ends with this number; None: it cannot."""
+        if publisher_of(chain) != self._signer.node:
+            return None
+        publishing = state.publishing
+        if publishing is None or publishing.chain != chain:
+            return []  # of a chain that we have ended
+        if number > publishing.newest:
+            return None
+        effects = publishing.confirm(number)
+        if effects:
+            if publishing.waits():
+                effects += self.pump(state, now)
+            elif publishing.wakeup_at is None:
+                self.forget(state)
+        return effects
+
+    def pause(self, state: Part, seconds: float, now: float) -> None:
+        """Publish nothing in a part for a while."""
+        assert state.publishing is not None
+        state.publishing.pause(seconds, now)
+        self._rearm(state)
+
+    def reconsider(self, state: Part, now: float) -> list[Effect]:
+        """The registry has spoken: let the drafts go that waited for its word, or refuse them."""
+        publishing = state.publishing
+        if publishing is None or publishing.doubted_until is None:
+            return []
+        publishing.doubted_until = None
+        effects = [] if self._permitted(state, now) else publishing.refuse(UNPERMITTED)
+        return effects + self.pump(state, now)
+
+    def wake(self, now: float) -> list[Effect]:
+        """Give up, offer again and make frames where it is time to."""
+        effects: list[Effect] = []
+        for key in self._due.pop_due(now):
+            state = self._busy[key]
+            publishing = state.publishing
+            assert publishing is not None
+            effects += publishing.expire(now)
+            effects += self.look(state, now)
+            for frame in publishing.due_again(now):
+                effects += self._offer(state, frame, None, now)
+            effects += self.pump(state, now)
+        return effects
+
+    def forget(self, state: Part) -> None:
+        """Nothing waits in a part any more."""
+        self._busy.pop(state.key, None)
+        self._due.cancel(state.key)
+
+    def _permitted(self, state: Part, now: float) -> bool:
+        return self._permission.permits(state.part, self._signer.node, now)
+
+    def _offer(
+        self, state: Part, made: Unconfirmed, to: Sequence[NodeId] | None, now: float
+    ) -> list[Effect]:
+        """Give a frame to the overlay, for all neighbours or only for some of them."""
+        assert state.publishing is not None
+        onward = state.overlay.publish(state.part, Carried(made.head, b"", made.frame), now)
+        if to is not None:
+            onward = [only for effect in onward if (only := _narrowed(effect, to)) is not None]
+        offered = any(type(effect) is Forward for effect in onward)
+        state.publishing.tried(made, offered, now)
+        return self._apply(onward, now)
+
+    def _rearm(self, state: Part) -> None:
+        at = state.publishing.wakeup_at if state.publishing is not None else None
+        if at is None:
+            self.forget(state)
+        else:
+            self._busy[state.key] = state
+            self._due.set(state.key, at)
+
+
+def _narrowed(effect: Effect, to: Sequence[NodeId]) -> Effect | None:
+    """Leave only some branches of a Forward; everything else is as it was."""
+    if type(effect) is not Forward:
+        return effect
+    branches = [branch for branch in effect.branches if branch[0] in to]
+    return Forward(effect.overlay, effect.head, branches, effect.frame) if branches else None

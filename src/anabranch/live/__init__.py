@@ -1,0 +1,1 @@
+"""Everything that touches the world: the asyncio driver, transports, processes, the client."""

@@ -1,0 +1,271 @@
+"""Runs a machine on asyncio: events in, effects out, one timer.
+
+Everything happens on one loop and nothing here waits. What comes while an event is being handled
+(a link that ends because we wrote to it) waits its turn, so that the machine sees one event at a
+time, in the order in which they happened.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from anabranch.core import codec
+from anabranch.core.ids import NodeId
+from anabranch.core.machine import (
+    Congested,
+    Connect,
+    Deliver,
+    Disconnect,
+    Dropped,
+    Effect,
+    Event,
+    Forward,
+    LinkDown,
+    LinkUp,
+    Machine,
+    Received,
+    Rtt,
+    Send,
+    Wakeup,
+    Writable,
+)
+from anabranch.core.messages import Control
+from anabranch.live.clock import Clock
+from anabranch.live.observer import Observer
+from anabranch.live.transports import Link, Transport
+
+Handlers = Mapping[type[Any], Callable[[Any], None]]  # by type of effect
+
+MAX_EARLY_BYTES = 16 << 20  # of packets that wait for a machine to be attached
+EVENT_BYTES = 200  # what an event takes besides its packet, about
+
+_WAKEUP = Wakeup()
+
+
+class Driver:
+    """Stands between a machine and the world; the transport's owner."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        handlers: Handlers,
+        observer: Observer,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self.failure: BaseException | None = None  # a mistake of ours ended the machine
+        self.links: dict[NodeId, Link] = {}
+        self._transport = transport
+        self._handlers = handlers
+        self._observer = observer
+        self._clock = clock or Clock()
+        self._machine: Machine | None = None
+        self._waiting: deque[Event] = deque()
+        self._early_bytes = 0
+        self._ended = False
+        self._handling = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._armed_at: float | None = None
+        self._on_failure: list[Callable[[BaseException], None]] = []
+
+    def now(self) -> float:
+        """Return the machine's time."""
+        return self._clock()
+
+    def attach(self, machine: Machine) -> None:
+        """Begin to run a machine; what has happened so far happens to it now."""
+        self._machine = machine
+        self._drain()
+
+    def on_failure(self, call: Callable[[BaseException], None]) -> None:
+        """Call this if the machine fails by a mistake of ours."""
+        self._on_failure.append(call)
+
+    def detach(self) -> None:
+        """Let nothing more happen, for good."""
+        self._ended = True
+        self._machine = None
+        self._waiting.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._armed_at = None
+
+    def feed(self, event: Event) -> None:
+        """Let an event happen, now or when the one under way is done."""
+        if self._ended:
+            return
+        self._waiting.append(event)
+        if not self._handling:
+            self._drain()
+
+    def say(self, to: NodeId, message: Control) -> bool:
+        """Send a control message on behalf of the process; tells whether there is a link."""
+        return self._send(Send(to, message), self._clock())
+
+    # --- What the transport says ----------------------------------------------------------
+
+    def link_up(self, link: Link) -> None:
+        """A link stands."""
+        self.links[link.peer] = link
+        self._observer.linked(self._clock(), link.peer, True, "")
+        self.feed(LinkUp(link.peer, link.rtt_s))
+
+    def link_down(self, peer: NodeId, reason: str) -> None:
+        """A link ended, or could not be dialled."""
+        if self.links.pop(peer, None) is not None:
+            self._observer.linked(self._clock(), peer, False, reason)
+        self.feed(LinkDown(peer, reason))
+
+    def received(self, peer: NodeId, packets: list[bytes]) -> None:
+        """Packets came."""
+        if self._machine is None and not self._may_wait(peer, packets):
+            return
+        self._waiting.extend([Received(peer, packet) for packet in packets])
+        if not self._handling:
+            self._drain()
+
+    def _may_wait(self, peer: NodeId, packets: list[bytes]) -> bool:
+        """Tell whether packets may wait for a machine; who brings too many loses its link."""
+        if self._ended:
+            return False
+        self._early_bytes += _weigh(packets)
+        if self._early_bytes <= MAX_EARLY_BYTES:
+            return True
+        self._disconnect(Disconnect(peer, "too-early"), self._clock())
+        self._early_bytes = _weigh([e.data for e in self._waiting if type(e) is Received])
+        return False
+
+    def rtt(self, peer: NodeId, seconds: float) -> None:
+        """A round trip was measured."""
+        self._observer.rtt(self._clock(), peer, seconds)
+        self.feed(Rtt(peer, seconds))
+
+    def congested(self, peer: NodeId) -> None:
+        """A link's queue is full."""
+        self.feed(Congested(peer))
+
+    def writable(self, peer: NodeId) -> None:
+        """It has room again."""
+        self.feed(Writable(peer))
+
+    # --- The loop -------------------------------------------------------------------------
+
+    def _drain(self) -> None:
+        machine, waiting = self._machine, self._waiting
+        if machine is None:
+            return
+        self._handling = True
+        try:
+            now = self._clock()
+            while waiting and self._machine is machine:
+                event = waiting.popleft()
+                effects = machine.handle(event, now)
+                if type(event) is Received:
+                    self._observer.came(now, event, effects)
+                self._perform(effects, now)
+        except BaseException as error:
+            self._fail(error)
+            raise
+        finally:
+            self._handling = False
+        self._arm(machine, now)
+
+    def _fail(self, error: BaseException) -> None:
+        self.failure = error
+        self.detach()
+        for call in self._on_failure:
+            call(error)
+
+    def _arm(self, machine: Machine, now: float) -> None:
+        due = machine.wakeup_at
+        if due is None or self._machine is not machine:
+            return
+        if self._armed_at is None or due < self._armed_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._armed_at = due
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, due - now), self._ring)
+
+    def _ring(self) -> None:
+        self._timer = self._armed_at = None
+        machine = self._machine
+        if machine is None or machine.wakeup_at is None:
+            return
+        if machine.wakeup_at <= self._clock():
+            self.feed(_WAKEUP)
+        else:  # it was moved to a later time
+            self._arm(machine, self._clock())
+
+    # --- Effects --------------------------------------------------------------------------
+
+    def _perform(self, effects: list[Effect], now: float) -> None:
+        for effect in effects:
+            kind = type(effect)
+            if kind is Dropped:
+                self._observer.dropped(now, effect)  # type: ignore[arg-type]
+            elif kind is Forward:
+                self._forward(effect, now)  # type: ignore[arg-type]
+            elif kind is Deliver:
+                self._observer.delivered(now, effect)  # type: ignore[arg-type]
+                self._handlers[Deliver](effect)
+            elif kind is Send:
+                self._send(effect, now)  # type: ignore[arg-type]
+            elif kind is Connect:
+                self._transport.dial(effect.peer, effect.address)  # type: ignore[union-attr,arg-type]
+            elif kind is Disconnect:
+                self._disconnect(effect, now)  # type: ignore[arg-type]
+            else:
+                self._observer.other(now, effect)
+                handler = self._handlers.get(kind)
+                if handler is not None:
+                    handler(effect)
+
+    def _forward(self, forward: Forward, now: float) -> None:
+        route = packet = None
+        sent: list[NodeId] = []
+        for peer, branch in forward.branches:
+            if packet is None or branch is not route:
+                route = branch
+                packet = codec.carry_head(forward.overlay, branch) + forward.frame
+            link = self.links.get(peer)
+            if link is None:
+                self._observer.dropped(now, Dropped(forward.head, "no-link", peer))
+                continue
+            link.send(packet)
+            sent.append(peer)
+        if packet is not None:
+            self._observer.sent(now, sent, forward.head, len(packet))
+
+    def _send(self, send: Send, now: float) -> bool:
+        link = self.links.get(send.to)
+        if link is None:
+            return False
+        packet = codec.encode(send.message)
+        self._observer.said(now, send, len(packet))
+        link.send(packet)
+        return True
+
+    def _disconnect(self, effect: Disconnect, now: float) -> None:
+        link = self.links.pop(effect.peer, None)
+        if link is not None:
+            self._observer.linked(now, effect.peer, False, effect.reason)
+            link.close(effect.reason)
+        # The machine has done with this peer: what still waits is of links that are over.
+        kept = [event for event in self._waiting if _peer_of(event) != effect.peer]
+        self._waiting.clear()
+        self._waiting.extend(kept)
+
+
+def _weigh(packets: list[bytes]) -> int:
+    """Return how many bytes packets take while they wait."""
+    return sum(map(len, packets)) + EVENT_BYTES * len(packets)
+
+
+def _peer_of(event: Event) -> NodeId | None:
+    """Return on whose link an event happened, if on any."""
+    if type(event) is Received:
+        return event.sender
+    if isinstance(event, LinkUp | LinkDown | Rtt | Congested | Writable):
+        return event.peer
+    return None

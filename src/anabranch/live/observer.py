@@ -1,0 +1,165 @@
+"""What a driver sees, counted always and traced if somebody asked for it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from anabranch.core import codec, frames
+from anabranch.core.errors import RemoteError
+from anabranch.core.ids import (
+    SEQUENCE_BITS,
+    ChainKey,
+    FrameHead,
+    NodeId,
+    PartKey,
+    StreamPart,
+    part_key,
+)
+from anabranch.core.machine import (
+    Deliver,
+    Dropped,
+    Effect,
+    Forward,
+    Notice,
+    Published,
+    Received,
+    Send,
+)
+from anabranch.core.messages import Instruction, Report
+from anabranch.live.message import names_of_chain
+from anabranch.live.metrics import Metrics
+from anabranch.traces.recorder import Recorder
+
+MAX_TALLIED_CHAINS = 1_000  # per node; those that come after are counted, not told apart
+MAX_KINDS = 64  # of notices; there are fewer in the protocol
+
+
+class Observer:
+    """Counts for one node, and writes its trace."""
+
+    def __init__(self, node: NodeId, recorder: Recorder | None = None) -> None:
+        self.metrics = Metrics()
+        self._node = node
+        self._recorder = recorder
+        self._parts: dict[PartKey, StreamPart] = {}
+        # Per chain: messages delivered, and a sum over the frames' last numbers. Two nodes with
+        # equal tallies have been delivered the same messages.
+        self._tallies: dict[ChainKey, list[int]] = {}
+        self.links_lost = 0
+        self.notices: dict[str, int] = {}
+
+    def name_part(self, part: StreamPart) -> None:
+        """Let a part be called by its name, since frames carry only its hash."""
+        key = part_key(part)
+        if key not in self._parts:
+            self._parts[key] = part
+            if self._recorder is not None:
+                self._recorder.name_part(part)
+
+    def forget_part(self, part: StreamPart) -> None:
+        """Keep nothing of a part that the node has left."""
+        self._parts.pop(part_key(part), None)
+        self.metrics.forget(part)
+
+    def report(self, part: StreamPart, now: float) -> Report:
+        """Return the node's account of a part, for its tracker."""
+        return self.metrics.report(part, now)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return everything that was counted."""
+        chains = {
+            ".".join(names_of_chain(chain)): {"messages": count, "sum": total}
+            for chain, (count, total) in self._tallies.items()
+        }
+        return {
+            **self.metrics.snapshot(),
+            "chains": chains,
+            "links_lost": self.links_lost,
+            "notices": dict(sorted(self.notices.items())),
+        }
+
+    # --- Frames ---------------------------------------------------------------------------
+
+    def came(self, at: float, event: Received, effects: list[Effect]) -> None:
+        """A packet came, and this is what the machine made of it."""
+        self.metrics.bytes_in += len(event.data)
+        if self._recorder is None or event.data[:2] != codec.DATA_HEAD:
+            return
+        did = next((e for e in effects if type(e) in (Deliver, Forward, Dropped, Notice)), None)
+        if type(did) is Dropped or type(did) is Notice:
+            return
+        try:
+            head = frames.peek(event.data, codec.frame_start(event.data))
+        except RemoteError:  # of a peer that the machine does not listen to
+            return
+        hops = event.data[4] if event.data[3] else 0
+        self._recorder.received(at, self._node, event.sender, head, hops)
+
+    def delivered(self, at: float, effect: Deliver) -> None:
+        """The application has a frame."""
+        head = effect.head
+        # A timestamp is a whole millisecond, rounded down: half of one is the mean error.
+        delay_us = int(at * 1e6) - (head.first >> SEQUENCE_BITS) * 1000 - 500
+        self.metrics.deliver(effect.part, head.count, delay_us)
+        tally = self._tallies.get(head.chain)
+        if tally is None and len(self._tallies) < MAX_TALLIED_CHAINS:
+            tally = self._tallies[head.chain] = [0, 0]
+        if tally is not None:
+            tally[0] += head.count
+            tally[1] = tally[1] + head.last & 0xFFFFFFFFFFFF
+        if self._recorder is not None:
+            self._recorder.delivered(at, self._node, head, effect.hops, delay_us / 1000)
+
+    def dropped(self, at: float, effect: Dropped) -> None:
+        """A frame, or a copy of it, ended here."""
+        part = self._parts.get(effect.head.part)
+        if effect.reason == "duplicate":
+            self.metrics.duplicate(part)
+        else:
+            self.metrics.drop(part, effect.reason)
+        if self._recorder is not None:
+            self._recorder.dropped(at, self._node, effect.peer, effect.head, effect.reason)
+
+    def sent(self, at: float, peers: Sequence[NodeId], head: FrameHead, size_bytes: int) -> None:
+        """Copies of a frame left."""
+        self.metrics.bytes_out += size_bytes * len(peers)
+        if self._recorder is not None:
+            self._recorder.sent(at, self._node, peers, head, size_bytes)
+
+    def missed(self, part: StreamPart, count: int) -> None:
+        """A reader of ours was too slow."""
+        self.metrics.miss(part, count)
+
+    # --- Everything else ------------------------------------------------------------------
+
+    def linked(self, at: float, peer: NodeId, up: bool, reason: str) -> None:
+        """A link came or went."""
+        self.links_lost += not up
+        if self._recorder is not None:
+            self._recorder.linked(at, self._node, peer, up, reason)
+
+    def rtt(self, at: float, peer: NodeId, seconds: float) -> None:
+        """A round trip was measured."""
+        if self._recorder is not None:
+            self._recorder.rtt(at, self._node, peer, seconds)
+
+    def said(self, at: float, send: Send, size_bytes: int) -> None:
+        """A control message left."""
+        self.metrics.bytes_out += size_bytes
+        message = send.message
+        if self._recorder is not None and type(message) is Instruction:
+            told = [*(c.node for c in message.connect), *message.accept]
+            self._recorder.instruction(at, self._node, send.to, message.part, message.counter, told)
+
+    def other(self, at: float, effect: Effect) -> None:
+        """Something rarer happened."""
+        if type(effect) is Published:
+            self.metrics.publish(self._parts.get(effect.head.part), effect.head.count)
+            if self._recorder is not None:
+                self._recorder.published(at, self._node, effect.head, len(effect.frame))
+        elif type(effect) is Notice:
+            kind = effect.kind
+            if kind not in self.notices and len(self.notices) >= MAX_KINDS:
+                kind = "other"
+            self.notices[kind] = self.notices.get(kind, 0) + 1
+            if self._recorder is not None:
+                self._recorder.noted(at, self._node, effect.kind, effect.detail, effect.part)

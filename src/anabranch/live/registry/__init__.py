@@ -1,0 +1,1 @@
+"""Where a tracker keeps the registry between two runs."""

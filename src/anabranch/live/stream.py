@@ -1,0 +1,259 @@
+"""One stream, as its users hold it in their hands."""
+
+import asyncio
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from anabranch.core.changes import (
+    ALL_RIGHTS,
+    PUBLIC,
+    CreateStream,
+    DeleteStream,
+    Right,
+    SetPermission,
+    name_rights,
+    parse_rights,
+)
+from anabranch.core.errors import LocalError
+from anabranch.core.ids import StreamPart, parse_node, show, stream_part
+from anabranch.core.machine import Outcome
+from anabranch.core.messages.data import MAX_CONTENT_BYTES
+from anabranch.core.parts import MAX_PARTS
+from anabranch.core.publishing import (
+    EXPIRED,
+    MAX_WAITING_BYTES,
+    MAX_WAITING_DRAFTS,
+    SENT,
+    TOO_LARGE,
+)
+from anabranch.core.registry import StreamState
+from anabranch.live.errors import AnabranchError, NoSuchStream, NotPermitted, NotPublished, TooLarge
+from anabranch.live.message import MessageId, encode_content, message_id
+from anabranch.live.node import require_part
+from anabranch.live.subscription import DEFAULT_BUFFER, Subscription
+
+if TYPE_CHECKING:
+    from anabranch.live.client import Network
+
+IN_FLIGHT = MAX_WAITING_DRAFTS // 2  # messages of one stream that may wait for their outcome
+IN_FLIGHT_BYTES = MAX_WAITING_BYTES // 2
+
+
+def full_name(name: str, owner: str) -> str:
+    """Return `<owner>/<path>` for a path of one's own; check a full name."""
+    full = name if name.startswith("0x") else f"{owner}/{name.lstrip('/')}"
+    return stream_part(full).stream
+
+
+def rights_of(rights: str | Iterable[str]) -> Right:
+    """Read rights as people name them; one name, or several."""
+    return parse_rights((rights,) if isinstance(rights, str) else tuple(rights))
+
+
+class Stream:
+    """A stream of the network: publish to it, subscribe to it, say who may."""
+
+    def __init__(self, network: "Network", name: str) -> None:
+        self.id = name
+        self._network = network
+        self._node = network.node
+        self._turn = 0
+        self._in_flight = 0
+        self._in_flight_bytes = 0
+        self._room: deque[tuple[asyncio.Future[None], int]] = deque()  # who waits, with its size
+
+    def __repr__(self) -> str:
+        return f"Stream({self.id!r})"
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions it has."""
+        return self._created().partitions
+
+    def _state(self) -> StreamState:
+        state = self._node.registry.stream(self.id)
+        if state is None or state.created is None:
+            raise NoSuchStream(
+                f"{self.id} was deleted, or not used for so long that this node forgot it: "
+                "ask network.stream() for it again"
+            )
+        return state
+
+    def _created(self) -> CreateStream:
+        created = self._state().created
+        assert created is not None
+        return created
+
+    # --- Messages -------------------------------------------------------------------------
+
+    async def publish(
+        self, content: Any, *, key: str | bytes | None = None, partition: int | None = None
+    ) -> MessageId:
+        """Publish JSON (a dict, a list, a number...), text or bytes; return the message's id.
+
+        Returns once a neighbour has the message, and raises NotPublished if none took it. Many
+        may wait at once: those that do leave together. Messages with one `key` go to one
+        partition, in order; without a key the partitions take turns.
+        """
+        self._node.check_open()
+        data, content_type = encode_content(content)
+        if len(data) > MAX_CONTENT_BYTES:
+            raise TooLarge(
+                f"a message of {len(data):,} bytes: at most {MAX_CONTENT_BYTES:,} can be sent; "
+                "split it, or send a reference to it"
+            )
+        part = StreamPart(self.id, self._choose(key, partition))
+        if self._room or self._full():
+            await self._wait_for_room(len(data))
+        else:
+            self._take_room(len(data))
+        try:
+            outcome = await self._node.publish(part, data, content_type)
+        finally:
+            self._leave_room(len(data))
+        if outcome.result != SENT:
+            raise self._unpublished(part, outcome)
+        chain = self._node.chain(part)
+        return message_id(self.id, part.partition, self._network.me, chain, outcome.number)
+
+    def _choose(self, key: str | bytes | None, partition: int | None) -> int:
+        partitions = self.partitions
+        if partition is not None:
+            if key is not None:
+                raise LocalError("give a key or a partition, not both")
+            require_part(self.id, partitions, partition)
+            return partition
+        if key is not None:
+            data = key.encode() if isinstance(key, str) else key
+            return zlib.crc32(data) % partitions
+        self._turn = (self._turn + 1) % partitions
+        return self._turn
+
+    def _full(self) -> bool:
+        return self._in_flight >= IN_FLIGHT or self._in_flight_bytes >= IN_FLIGHT_BYTES
+
+    async def _wait_for_room(self, size: int) -> None:
+        """Wait behind those who wait already: a publisher that is slowed down keeps its order."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._room.append((turn, size))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():  # the room was ours already
+                self._leave_room(size)
+            raise
+
+    def _take_room(self, size: int) -> None:
+        self._in_flight += 1
+        self._in_flight_bytes += size
+
+    def _leave_room(self, size: int) -> None:
+        """Give the room to those who have waited longest, and wake nobody else."""
+        self._in_flight -= 1
+        self._in_flight_bytes -= size
+        while self._room and not self._full():
+            turn, waiting = self._room.popleft()
+            if not turn.done():
+                self._take_room(waiting)
+                turn.set_result(None)
+
+    def _unpublished(self, part: StreamPart, outcome: Outcome) -> AnabranchError:
+        if outcome.result == EXPIRED:
+            return NotPublished(
+                f"no neighbour took the message: nobody else is in {part}, or none can be reached"
+            )
+        if outcome.result == TOO_LARGE:
+            return TooLarge(f"at most {MAX_CONTENT_BYTES:,} bytes can be sent")
+        if outcome.result == "unpermitted":
+            return NotPermitted(
+                f"{self._network.me} may not publish to {self.id}: its owner can permit it with "
+                f"`anabranch stream grant {self.id} {self._network.me} publish`"
+            )
+        if outcome.result == "too-many-parts":
+            return NotPublished(f"this node is in {MAX_PARTS} stream parts, and can join no more")
+        if outcome.result == "no-such-stream":
+            return NoSuchStream(f"{part}: there is no such stream (any more)")
+        return NotPublished(f"the message was not published: {outcome.result}")
+
+    def subscribe(
+        self,
+        partitions: int | Sequence[int] | None = None,
+        *,
+        buffer: int = DEFAULT_BUFFER,
+    ) -> Subscription:
+        """Receive messages, of all partitions or of some, within `async with`.
+
+        At most `buffer` messages wait to be read; if more come the oldest are dropped, and the
+        next message tells how many (`message.missed`).
+        """
+        count = self.partitions
+        if partitions is None:
+            chosen = list(range(count))
+        else:
+            chosen = [partitions] if isinstance(partitions, int) else list(partitions)
+        for partition in chosen:
+            require_part(self.id, count, partition)
+        if not self.may("subscribe"):
+            raise NotPermitted(
+                f"{self._network.me} may not subscribe to {self.id}: its owner can permit it with "
+                f"`anabranch stream grant {self.id} {self._network.me} subscribe`"
+            )
+        parts = tuple(StreamPart(self.id, partition) for partition in dict.fromkeys(chosen))
+        observer = self._node.observer
+        return Subscription(parts, self._node.enter, self._node.leave, buffer, observer.missed)
+
+    # --- Permissions ----------------------------------------------------------------------
+
+    def may(self, right: str, who: str | None = None) -> bool:
+        """Tell whether somebody (we, if nobody is named) has a right on this stream."""
+        node = parse_node(who or self._network.me)
+        return self._state().may(node, rights_of(right), self._node.driver.now())
+
+    async def grant(self, who: str, *rights: str, expires_ms: int = 0) -> None:
+        """Give rights to an address, or to everyone (`"public"`), for ever or until a time."""
+        given = rights_of(rights)
+        if not given:
+            raise LocalError("name the rights to give: publish, subscribe, grant, edit, delete")
+        await self._permit(who, lambda held: held | given, expires_ms)
+
+    async def revoke(self, who: str, *rights: str) -> None:
+        """Take rights away; without any named, all."""
+        taken = rights_of(rights) or ALL_RIGHTS
+        await self._permit(who, lambda held: held & ~taken, None)
+
+    async def _permit(self, who: str, change: Callable[[int], int], expires_ms: int | None) -> None:
+        node = PUBLIC if who == "public" else parse_node(who)
+
+        def decide() -> SetPermission:
+            # From what is held now: a right that was taken back meanwhile is not given again.
+            held = self._state().permissions.get(node)
+            until = expires_ms if expires_ms is not None else held.expires_ms if held else 0
+            return SetPermission(node, change(held.rights if held else 0), until)
+
+        await self._network.change(self.id, decide)
+
+    async def delete(self) -> None:
+        """Delete the stream; everyone leaves it."""
+        await self._network.change(self.id, DeleteStream())
+
+    def info(self) -> dict[str, Any]:
+        """Return what the registry says of the stream."""
+        state, created = self._state(), self._created()
+        return {
+            "id": self.id,
+            "partitions": created.partitions,
+            "overlay": created.overlay,
+            "degree": created.degree,
+            "metadata": created.metadata,
+            "trackers": [show(contact.node) for contact in created.trackers],
+            "permissions": [
+                {
+                    "who": "public" if node == PUBLIC else show(node),
+                    "rights": list(name_rights(held.rights)),
+                    "expires_ms": held.expires_ms,
+                }
+                for node, held in sorted(state.permissions.items())
+            ],
+        }

@@ -1,0 +1,251 @@
+"""A tracker in a process: the tracker's machine behind a driver, its registry on the disk.
+
+Its folder holds everything it must not forget: its key and the registry. The first tracker of a
+network founds it; others join it, and serve it once the network's owner has named them.
+"""
+
+import asyncio
+import os
+import random
+import ssl as tls
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from anabranch.core.changes import (
+    GENESIS_VERSION,
+    NONCE_BYTES,
+    Genesis,
+    SetTrackers,
+    TrackerEntry,
+    encode_genesis,
+    network_name,
+)
+from anabranch.core.errors import LocalError
+from anabranch.core.identity import Identity, KnownKeys
+from anabranch.core.ids import NodeId
+from anabranch.core.machine import Store, Stored, Wakeup
+from anabranch.core.messages import Contact
+from anabranch.core.messages.registry import NETWORK
+from anabranch.core.registry import NetworkState
+from anabranch.core.tracker_node import TrackerNode
+from anabranch.live.address import Host, NetworkAddress
+from anabranch.live.client import connect
+from anabranch.live.clock import Clock
+from anabranch.live.driver import Driver
+from anabranch.live.errors import NetworkUnreachable
+from anabranch.live.keys import load_or_make_key
+from anabranch.live.observer import Observer
+from anabranch.live.registry.sqlite import SqliteStore
+from anabranch.live.tracker_http import About, TrackerHttp
+from anabranch.live.transports import TransportError
+from anabranch.live.transports.websocket import Limits, WebSocketTransport
+from anabranch.overlays.regular_graph import RegularGraph
+from anabranch.traces.recorder import Recorder
+
+FIND_EVERY_S = 2.0  # how often a tracker that joins looks for the others
+FIND_ATTEMPTS = 5
+# Every node of a network turns to its trackers, and many may share one address.
+LIMITS = Limits(links_per_address=4_096, pending_per_address=256, burst=2_000, per_s=500)
+
+
+class TrackerProcess:
+    """One tracker, its registry and its pages."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        http_port: int = 0,
+        join: NetworkAddress | None = None,
+        owner: Identity | None = None,
+        name: str = "",
+        advertise: str | None = None,
+        ssl: tls.SSLContext | None = None,
+        client_ssl: tls.SSLContext | None = None,
+        recorder: Recorder | None = None,
+    ) -> None:
+        self.identity = load_or_make_key(folder / "tracker.key")
+        self._where = (host, port, http_port)
+        self._join = join
+        self._owner = owner or self.identity
+        self._name = name
+        self._advertise = advertise
+        self._ssl, self._client_ssl = ssl, client_ssl
+        self._clock = Clock()
+        self._verify = KnownKeys().verify
+        self._store = SqliteStore(folder / "registry.sqlite")
+        # One thread, so that changes reach the disk in their order and the loop never waits.
+        self._disk = ThreadPoolExecutor(1, thread_name_prefix="registry")
+        self._observer = Observer(self.identity.node, recorder)
+        self._problem = ""
+        self.network: bytes
+        self.machine: TrackerNode
+        self.transport: WebSocketTransport
+        self.http: TrackerHttp
+        self.driver: Driver
+
+    @property
+    def address(self) -> NetworkAddress:
+        """Return the network's address through this tracker."""
+        secure = self.transport.address.startswith("wss:")
+        host, _, port = self.transport.address.split("//")[1].rpartition(":")
+        return NetworkAddress(self.network, (Host(host.strip("[]"), int(port)),), secure)
+
+    async def start(self) -> None:
+        """Take up the registry, begin to listen, and take our place in the network."""
+        changes = self._store.load()
+        genesis = next((c for chain, height, c in changes if (chain, height) == (NETWORK, 1)), None)
+        self.network = self._recognise(genesis)
+        if genesis is None and self._join is None:
+            genesis = self._found()
+            changes = self._store.load()
+        host, port, http_port = self._where
+        self.transport = WebSocketTransport(
+            self.identity,
+            self.network,
+            host,
+            port,
+            ssl=self._ssl,
+            client_ssl=self._client_ssl,
+            advertise=self._advertise,
+            limits=LIMITS,
+        )
+        self.driver = Driver(self.transport, {Store: self._keep}, self._observer, self._clock)
+        await self.transport.start(self.driver)
+        try:
+            follow = await self._whom_to_follow(changes)
+            self.machine = TrackerNode(
+                self.identity.node,
+                self.network,
+                self._verify,
+                random.Random(int.from_bytes(os.urandom(16))),
+                RegularGraph[NodeId],
+                changes,
+                follow,
+            )
+            self.http = TrackerHttp(
+                self.machine.tracker,
+                About(self.network.hex(), self.identity.node),
+                self._clock,
+                host,
+                http_port,
+                lambda: self._problem,
+            )
+            await self.http.start()
+            self.driver.attach(self.machine)
+            self.driver.feed(Wakeup())
+        except BaseException:
+            self.driver.detach()
+            await self.transport.stop()
+            self._close()
+            raise
+
+    def _recognise(self, genesis: bytes | None) -> bytes:
+        """Return the network's name: of the one we are in already, or of the one we join."""
+        if genesis is None:
+            return self._join.genesis if self._join is not None else b""
+        network = network_name(genesis)
+        if self._join is not None and self._join.genesis != network:
+            self._close()
+            raise LocalError(
+                f"this folder belongs to the network {network.hex()}: give another with --data"
+            )
+        return network
+
+    def _found(self) -> bytes:
+        """Begin a network of which we are the first tracker."""
+        created_ms = int(self._clock() * 1000)
+        record = Genesis(
+            GENESIS_VERSION, self._name, created_ms, self._owner.node, os.urandom(NONCE_BYTES)
+        )
+        genesis = encode_genesis(record)
+        self.network = network_name(genesis)
+        self._store.store(NETWORK, 1, genesis)
+        return genesis
+
+    async def _whom_to_follow(self, changes: Sequence[tuple[str, int, bytes]]) -> Contact | None:
+        """Return the tracker whose registry we copy; None if we are the one who writes it."""
+        state = NetworkState(self.network)
+        for chain, _, change in changes:
+            if chain == NETWORK:
+                state.apply(change, self._verify)
+        if state.trackers and state.trackers[0].node == self.identity.node:
+            return None
+        others = [e.contact for e in state.trackers if e.node != self.identity.node]
+        if others:
+            return others[0]  # it may be away just now: what we have of the registry will do
+        return await self._find(self._join) if self._join is not None else None
+
+    async def _find(self, network: NetworkAddress) -> Contact:
+        """Reach a tracker of the network that we join for the first time."""
+        problem = ""
+        for _ in range(FIND_ATTEMPTS):
+            for url in network.ws_urls:
+                try:
+                    return Contact(await self.transport.find(url), url)
+                except TransportError as error:
+                    problem = str(error)
+            await asyncio.sleep(FIND_EVERY_S)
+        raise NetworkUnreachable(problem or "name another tracker of the network with --join")
+
+    async def stop(self) -> None:
+        """Send what is queued, and end."""
+        self.driver.detach()
+        await self.http.stop()
+        await self.transport.stop()
+        self._close()
+
+    def _close(self) -> None:
+        self._disk.shutdown(wait=True)
+        self._store.close()
+
+    # --- The disk -------------------------------------------------------------------------
+
+    def _keep(self, effect: Store) -> None:
+        written = self._disk.submit(self._store.store, effect.chain, effect.height, effect.change)
+        loop = asyncio.get_running_loop()
+        written.add_done_callback(
+            lambda done: loop.call_soon_threadsafe(self._kept, effect.token, done.exception())
+        )
+
+    def _kept(self, token: int, error: BaseException | None) -> None:
+        self._problem = "" if error is None else f"the registry cannot be written: {error}"
+        self.driver.feed(Stored(token, self._problem))
+
+    # --- Our place in the network ---------------------------------------------------------
+
+    def entry(self) -> TrackerEntry:
+        """Return what the network should say of us."""
+        return TrackerEntry(self.identity.node, self.transport.address, self.http.address)
+
+    async def take_place(self) -> bool:
+        """See that the network names us, as we are now; only its owner's key can change that."""
+        try:
+            return await self._take_place()
+        except NetworkUnreachable:
+            # Nobody keeps the registry just now. We serve by what we know of it.
+            return self.entry() in self.machine.keeper.network_state.trackers
+
+    async def _take_place(self) -> bool:
+        # The others first: we may not have copied yet what they say of the network.
+        others = self._join.hosts if self._join is not None else ()
+        address = NetworkAddress(self.network, (*others, *self.address.hosts), self.address.secure)
+        connection = connect(str(address), key=self._owner, client_ssl=self._client_ssl)
+        async with connection as network:
+            state = network.node.registry.network_state
+            mine = self.entry()
+            if mine in state.trackers:
+                return True
+            if state.genesis is None or state.genesis.owner != self._owner.node:
+                return False
+            places = [entry.node for entry in state.trackers]
+            trackers = list(state.trackers)
+            if mine.node in places:
+                trackers[places.index(mine.node)] = mine
+            else:
+                trackers.append(mine)
+            await network.change(NETWORK, SetTrackers(tuple(trackers)))
+        return True

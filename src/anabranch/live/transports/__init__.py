@@ -1,0 +1,70 @@
+"""How links are made of the world: what a transport offers, and what it tells its owner.
+
+A transport proves who is at the other end before it speaks of a link, and keeps at most one link
+to a node. It never reads the machine and the machine never sees it: the driver stands between.
+"""
+
+from typing import Protocol
+
+from anabranch.core.ids import NodeId
+from anabranch.live.errors import AnabranchError
+
+
+class TransportError(AnabranchError):
+    """An address could not be reached or proved; the text says what to do."""
+
+
+class Link(Protocol):
+    """A proved connection to one node."""
+
+    peer: NodeId
+    rtt_s: float | None
+
+    def send(self, packet: bytes) -> None:
+        """Queue a packet; all that is queued in one turn of the loop leaves in one write."""
+
+    def close(self, reason: str) -> None:
+        """End the link; its owner hears nothing more of it."""
+
+
+class LinkOwner(Protocol):
+    """Who is told what happens on the links: the driver."""
+
+    def link_up(self, link: Link) -> None:
+        """A link stands, whoever dialled; any older link to the same node is over."""
+
+    def link_down(self, peer: NodeId, reason: str) -> None:
+        """The link to `peer` ended, or dialling it failed."""
+
+    def received(self, peer: NodeId, packets: list[bytes]) -> None:
+        """Packets came, in order."""
+
+    def rtt(self, peer: NodeId, seconds: float) -> None:
+        """The round trip was measured anew."""
+
+    def congested(self, peer: NodeId) -> None:
+        """What waits for `peer` has passed the high mark."""
+
+    def writable(self, peer: NodeId) -> None:
+        """What waits for `peer` has fallen below the low mark again."""
+
+
+class Transport(Protocol):
+    """A way to reach other nodes."""
+
+    address: str  # where others dial us; empty if nobody can
+
+    async def start(self, owner: LinkOwner) -> None:
+        """Begin to listen, and to tell `owner`."""
+
+    def dial(self, peer: NodeId, address: str) -> None:
+        """Reach `peer`; a link_up or a link_down answers, never before this call returns.
+
+        While a dial to it is under way this adds none; where a link stands it does nothing.
+        """
+
+    async def find(self, address: str) -> NodeId:
+        """Reach whoever proves itself at an address; its link_up comes before this returns."""
+
+    async def stop(self) -> None:
+        """Send what is queued, within a bounded time, and end all links; `owner` is not told."""

@@ -1,0 +1,111 @@
+"""How much strangers may ask of us before they have proved anything, by address and in all.
+
+An IPv6 address counts by its first 64 bits: whoever has one address there has all of them.
+"""
+
+import ipaddress
+from collections import OrderedDict
+
+import msgspec
+
+IPV6_PREFIX_BITS = 64
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What one remote address may have, and all of them together."""
+
+    pending_per_address: int = 16  # connections that have not proved themselves yet
+    links_per_address: int = 256
+    burst: int = 100  # connections of one address at once, and then
+    per_s: float = 50.0
+    pending: int = 256
+    links: int = 4096
+    refusals: int = 64  # told so politely at a time; others are cut off without a word
+    dials: int = 4096  # of our own, under way at a time
+    idle_addresses: int = 1024  # remembered beyond those that have connections
+
+
+class _Place(msgspec.Struct, gc=False):
+    """What one place has, and how many connections it may still open at once."""
+
+    tokens: float
+    refilled_at: float
+    pending: int = 0
+    links: int = 0
+
+
+class Admission:
+    """Counts the connections that came in, and says which are too many."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.pending = 0
+        self.links = 0
+        self._limits = limits
+        # There is room for every place that can have a connection, and more.
+        self._bound = 2 * limits.pending + limits.links + limits.idle_addresses
+        self._places: OrderedDict[str, _Place] = OrderedDict()  # the latest comer last
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def admit(self, place: str, now: float) -> bool:
+        """Count a new connection as pending, or refuse it."""
+        limits, entry = self._limits, self._entry(place, now)
+        if entry.tokens < 1 or entry.pending >= limits.pending_per_address:
+            return False
+        if entry.links >= limits.links_per_address:
+            return False
+        if self.pending >= limits.pending or self.links >= limits.links:
+            return False
+        entry.tokens -= 1
+        entry.pending += 1
+        self.pending += 1
+        return True
+
+    def prove(self, place: str) -> None:
+        """Count a pending connection as a link."""
+        entry = self._places[place]
+        entry.pending -= 1
+        entry.links += 1
+        self.pending -= 1
+        self.links += 1
+
+    def release(self, place: str, proved: bool) -> None:
+        """Count a connection no more."""
+        entry = self._places[place]
+        if proved:
+            entry.links -= 1
+            self.links -= 1
+        else:
+            entry.pending -= 1
+            self.pending -= 1
+
+    def _entry(self, place: str, now: float) -> _Place:
+        entry = self._places.get(place)
+        if entry is None:
+            self._shed()
+            entry = self._places[place] = _Place(float(self._limits.burst), now)
+        self._places.move_to_end(place)
+        earned = (now - entry.refilled_at) * self._limits.per_s
+        entry.tokens = min(entry.tokens + earned, float(self._limits.burst))
+        entry.refilled_at = now
+        return entry
+
+    def _shed(self) -> None:
+        """Make room: forget who has not come for longest and has nothing here."""
+        while len(self._places) >= self._bound:
+            place, entry = next(iter(self._places.items()))
+            if entry.pending or entry.links:
+                self._places.move_to_end(place)
+            else:
+                del self._places[place]
+
+
+def place_of(address: str) -> str:
+    """Return what an IP address counts as."""
+    parsed = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return str(parsed)
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.ip_network((parsed, IPV6_PREFIX_BITS), strict=False))

@@ -1,0 +1,119 @@
+"""Runs commands as people and scripts do: in this process where that is enough, or as real ones."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from typer.testing import CliRunner
+
+from anabranch.cli import app
+
+PATIENCE_S = 40.0
+COMMAND = (sys.executable, "-m", "anabranch")
+
+Json = dict[str, Any]
+
+
+def answers(*arguments: str) -> list[Json]:
+    """Run a command that succeeds; return its lines, each of which is a JSON object."""
+    result = CliRunner().invoke(app, [*arguments, "--json"])
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def answer(*arguments: str) -> Json:
+    """Run a command that answers with one JSON object."""
+    rows = answers(*arguments)
+    assert len(rows) == 1
+    return rows[0]
+
+
+def shown(*arguments: str) -> str:
+    """Run a command that succeeds; return what a person sees."""
+    result = CliRunner().invoke(app, [*arguments])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def refusal(*arguments: str) -> str:
+    """Run a command that cannot be done; return the one line that it says."""
+    result = CliRunner().invoke(app, [*arguments])
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    return one_line(result.stderr)
+
+
+def one_line(stderr: str) -> str:
+    """Return the text of an error, which stands on one line."""
+    assert stderr.startswith("error: "), stderr
+    assert len(stderr.splitlines()) == 1, stderr
+    return stderr.removeprefix("error: ").strip()
+
+
+def run(*arguments: str, stdin: str | bytes = b"") -> tuple[int, str, str]:
+    """Run a command as a process of its own; return its exit code and what it says."""
+    done = subprocess.run(
+        [*COMMAND, *arguments],
+        input=stdin.encode() if isinstance(stdin, str) else stdin,
+        capture_output=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+@contextmanager
+def started(*arguments: str, stdin: Any = subprocess.DEVNULL) -> Iterator[subprocess.Popen[str]]:
+    """Run a command beside the test; it is ended with the context if it has not ended."""
+    process = subprocess.Popen(
+        [*COMMAND, *arguments],
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
+        process.wait()
+
+
+def interrupted(process: subprocess.Popen[str]) -> str:
+    """Press Ctrl-C: the process ends without complaint. Return what it still printed."""
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode in (0, 130)
+    assert err == ""
+    return out
+
+
+def next_line(process: subprocess.Popen[str]) -> Json:
+    """Wait for the next JSON line of a process."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        assert process.stderr is not None
+        raise AssertionError(f"the process ended: {process.stderr.read()}")
+    return dict(json.loads(line))
+
+
+def wait_for_nodes(stream: str, count: int) -> None:
+    """Wait until a stream has so many nodes, as the tracker sees it."""
+    until = time.monotonic() + PATIENCE_S
+    seen: list[Json] = []
+    while time.monotonic() < until:
+        seen = answers("topology", stream)
+        if seen and seen[0]["nodes"] >= count:
+            return
+    raise AssertionError(f"never came about: {count} nodes in {stream}; there are {seen}")

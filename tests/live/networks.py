@@ -1,0 +1,129 @@
+"""Small live networks over real sockets, for tests: a tracker and nodes in this process."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from anabranch import Network, Stream, connect
+from anabranch.core.identity import Identity
+from anabranch.core.ids import StreamPart
+from anabranch.live.address import NetworkAddress
+from anabranch.live.keys import new_key
+from anabranch.live.loop import run as run_on_loop
+from anabranch.live.tracker import TrackerProcess
+
+T = TypeVar("T")
+TIMEOUT_S = 60.0
+
+
+def run(main: Coroutine[Any, Any, T], timeout_s: float = TIMEOUT_S) -> T:
+    """Run a test's coroutine, and fail rather than hang."""
+
+    async def bounded() -> T:
+        return await asyncio.wait_for(main, timeout_s)
+
+    return run_on_loop(bounded())
+
+
+async def eventually(condition: Callable[[], bool], what: str, timeout_s: float = 20.0) -> None:
+    """Wait until something holds; fail, saying what, if it never does."""
+    until = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > until:
+            raise AssertionError(f"never came about: {what}")
+        await asyncio.sleep(0.01)
+
+
+class LiveNetwork:
+    """Trackers in this process, and the nodes that a test asks for."""
+
+    def __init__(self, folder: Path, stack: AsyncExitStack) -> None:
+        self.folder = folder
+        self.owner = new_key()[0]
+        self.trackers: list[TrackerProcess] = []
+        self.address: NetworkAddress
+        self._stack = stack
+
+    async def add_tracker(self) -> TrackerProcess:
+        """Start a tracker; the first founds the network."""
+        join = self.address if self.trackers else None
+        tracker = await self.start_tracker(len(self.trackers), join=join)
+        self.trackers.append(tracker)
+        if join is None:
+            self.address = tracker.address
+        return tracker
+
+    async def start_tracker(
+        self, index: int, port: int = 0, http_port: int = 0, **more: Any
+    ) -> Any:
+        """Start a tracker from its folder, for the first time or again."""
+        tracker = TrackerProcess(
+            self.folder / f"tracker-{index}",
+            port=port,
+            http_port=http_port,
+            owner=self.owner,
+            **more,
+        )
+        await tracker.start()
+        await tracker.take_place()
+        return tracker
+
+    async def join(self, key: Identity | None = None, **more: Any) -> Network:
+        """Connect a node that leaves when the test ends; by default it has the owner's key."""
+        return await self.enter(connect(str(self.address), key=key or self.owner, **more))
+
+    async def enter(self, network: Network) -> Network:
+        """Start a node that a test has made; it leaves when the test ends."""
+        return await self._stack.enter_async_context(network)
+
+
+@asynccontextmanager
+async def live_network(folder: Path, trackers: int = 1) -> AsyncIterator[LiveNetwork]:
+    """Run trackers; whatever was started ends with the context."""
+    async with AsyncExitStack() as stack:
+        live = LiveNetwork(folder, stack)
+        try:
+            for _ in range(trackers):
+                await live.add_tracker()
+            yield live
+            await stack.aclose()
+        finally:
+            for tracker in live.trackers:
+                await tracker.stop()
+
+
+def neighbours(network: Network, stream: str, partition: int = 0) -> int:
+    """Return how many neighbours a node has."""
+    return len(network.node.peer.neighbours(StreamPart(stream, partition)))
+
+
+@asynccontextmanager
+async def traffic(stream: Stream, every_s: float = 0.01) -> AsyncIterator[list[int]]:
+    """Publish numbers until the context ends; the list holds those that a neighbour took."""
+    published: list[int] = []
+    ended = asyncio.Event()
+
+    async def publish() -> None:
+        while not ended.is_set():
+            await stream.publish(len(published))
+            published.append(len(published))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(ended.wait(), every_s)
+
+    publishing = asyncio.create_task(publish())
+    try:
+        yield published
+    finally:
+        ended.set()
+        await publishing
+
+
+async def restart_tracker(live: LiveNetwork, index: int) -> TrackerProcess:
+    """Start a tracker that was stopped, where it was."""
+    before = live.trackers[index].entry()
+    ports = [int(address.rpartition(":")[2]) for address in (before.address, before.http)]
+    live.trackers[index] = tracker = await live.start_tracker(index, *ports)
+    return tracker

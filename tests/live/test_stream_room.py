@@ -1,0 +1,91 @@
+"""Many publications at once: some wait for room, in their order, and nobody loses its place."""
+
+import asyncio
+
+import pytest
+
+from anabranch import Closed, Stream
+from anabranch.live import stream as streams
+from anabranch.live.memory_network import MemoryNetwork
+from live.networks import eventually, run
+from live.readers import all_have, read
+
+
+@pytest.fixture(autouse=True)
+def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "IN_FLIGHT", 10)
+
+
+def under_way(stream: Stream) -> tuple[int, int, int]:
+    return stream._in_flight, stream._in_flight_bytes, len(stream._room)
+
+
+def test_who_waits_goes_before_who_comes_later() -> None:
+    async def main() -> None:
+        async with MemoryNetwork() as memory, memory.join() as alice, memory.join() as bob:
+            stream = await alice.create_stream("a")
+            reader = await read(await bob.stream(stream.id))
+            tasks = [asyncio.create_task(stream.publish(number)) for number in range(500)]
+            late = 500
+            while not all(task.done() for task in tasks[:500]):
+                assert under_way(stream)[0] <= 10
+                tasks.append(asyncio.create_task(stream.publish(late)))
+                late += 1
+                await asyncio.sleep(0)
+            await asyncio.gather(*tasks)
+            await all_have([reader], late)
+            assert reader.contents == list(range(late))
+            assert under_way(stream) == (0, 0, 0)
+
+    run(main())
+
+
+def test_bytes_need_room_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "IN_FLIGHT_BYTES", 100)
+
+    async def main() -> None:
+        async with MemoryNetwork() as memory, memory.join() as alice, memory.join() as bob:
+            stream = await alice.create_stream("a")
+            reader = await read(await bob.stream(stream.id))
+            tasks = [asyncio.create_task(stream.publish(bytes(60))) for _ in range(20)]
+            await asyncio.sleep(0)
+            assert under_way(stream) == (2, 120, 18)
+            await asyncio.gather(*tasks)
+            await all_have([reader], 20)
+            assert under_way(stream) == (0, 0, 0)
+
+    run(main())
+
+
+def test_who_is_cancelled_while_it_waits_leaves_its_room_to_others() -> None:
+    async def main() -> None:
+        async with MemoryNetwork() as memory, memory.join() as alice, memory.join() as bob:
+            stream = await alice.create_stream("a")
+            tasks = [asyncio.create_task(stream.publish(number)) for number in range(40)]
+            await asyncio.sleep(0)  # nobody else is there: ten are under way, thirty wait
+            assert under_way(stream)[::2] == (10, 30)
+            for task in tasks[::2]:
+                task.cancel()
+            reader = await read(await bob.stream(stream.id))
+            await asyncio.gather(*tasks, return_exceptions=True)
+            assert [task.cancelled() for task in tasks] == [True, False] * 20
+            await all_have([reader], 20)
+            # What was under way when it was cancelled is on its way all the same.
+            assert [n for n in reader.contents if n % 2] == list(range(1, 40, 2))
+            assert under_way(stream) == (0, 0, 0)
+
+    run(main())
+
+
+def test_the_end_of_the_connection_ends_those_who_wait() -> None:
+    async def main() -> None:
+        async with MemoryNetwork() as memory, memory.join() as alice:
+            stream = await alice.create_stream("a")
+            tasks = [asyncio.create_task(stream.publish(number)) for number in range(40)]
+            await asyncio.sleep(0)
+            await alice.close(0.0)
+            ends = await asyncio.gather(*tasks, return_exceptions=True)
+            assert [type(end) for end in ends] == [Closed] * 40
+            await eventually(lambda: under_way(stream) == (0, 0, 0), "room for nobody")
+
+    run(main())

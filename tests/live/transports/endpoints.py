@@ -1,0 +1,205 @@
+"""What transports are tested with: owners that remember, a loop that complains, raw clients."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import uvloop
+from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport, ws_connect
+
+from anabranch.core.handshake import Dialling, Ready, decode
+from anabranch.core.identity import Identity, KnownKeys
+from anabranch.core.ids import NodeId
+from anabranch.live.transports import Link
+from anabranch.live.transports.websocket import Limits, Timing, WebSocketTransport
+
+LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
+    "asyncio": asyncio.new_event_loop,
+    "uvloop": uvloop.new_event_loop,
+}
+PATIENCE_S = 30.0  # for a test that hangs; none waits this long and goes on
+NETWORK = b"n" * 32
+# In the order of their node ids, which decides between crossing dials.
+SMALL, MIDDLE, LARGE = sorted(
+    (Identity(bytes([number]) * 32) for number in (1, 2, 3)), key=lambda identity: identity.node
+)
+QUICK = Timing(crossing_s=0.05, linger_s=0.5, tick_s=0.01)
+OPEN = Limits(burst=100_000)
+
+
+def run(test: Coroutine[Any, Any, None], loop: str = "asyncio") -> None:
+    """Run a test; fail if it hangs, leaves a task behind, or the loop met an error."""
+    complaints: list[dict[str, Any]] = []
+
+    async def watched() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, said: complaints.append(said))
+        before = asyncio.all_tasks()
+        await asyncio.wait_for(test, PATIENCE_S)
+        assert asyncio.all_tasks() == before
+
+    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+        runner.run(watched())
+    assert complaints == []
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait until something is so."""
+    while not condition():  # noqa: ASYNC110 (what is awaited has no event to set)
+        await asyncio.sleep(0.001)
+
+
+class Owner:
+    """Remembers what its transport tells it, and checks that it makes sense."""
+
+    def __init__(self) -> None:
+        self.links: dict[NodeId, Link] = {}
+        self.ups: list[NodeId] = []
+        self.downs: list[tuple[NodeId, str]] = []
+        self.batches: list[list[bytes]] = []
+        self.rtts: list[float] = []
+        self.pressure: list[str] = []
+
+    @property
+    def packets(self) -> list[bytes]:
+        return [packet for batch in self.batches for packet in batch]
+
+    def link_up(self, link: Link) -> None:
+        assert link.peer not in self.links
+        self.links[link.peer] = link
+        self.ups.append(link.peer)
+
+    def link_down(self, peer: NodeId, reason: str) -> None:
+        self.links.pop(peer, None)
+        self.downs.append((peer, reason))
+
+    def received(self, peer: NodeId, packets: list[bytes]) -> None:
+        assert peer in self.links
+        self.batches.append(packets)
+
+    def rtt(self, peer: NodeId, seconds: float) -> None:
+        assert peer in self.links
+        self.rtts.append(seconds)
+
+    def congested(self, peer: NodeId) -> None:
+        assert peer in self.links
+        self.pressure.append("congested")
+
+    def writable(self, peer: NodeId) -> None:
+        assert peer in self.links
+        self.pressure.append("writable")
+
+
+class Endpoint:
+    """A transport on 127.0.0.1, and its owner."""
+
+    def __init__(self, identity: Identity, network: bytes = NETWORK, **options: Any) -> None:
+        options = {"host": "127.0.0.1", "timing": QUICK, "limits": OPEN, **options}
+        self.node = identity.node
+        self.owner = Owner()
+        self.transport = WebSocketTransport(identity, network, **options)
+
+    @property
+    def address(self) -> str:
+        return self.transport.address
+
+    def link(self, other: "Endpoint") -> Link:
+        return self.owner.links[other.node]
+
+    def dial(self, other: "Endpoint") -> None:
+        self.transport.dial(other.node, other.address)
+
+
+@asynccontextmanager
+async def started(*endpoints: Endpoint) -> AsyncIterator[None]:
+    """Start endpoints; in the end stop them, and see that nothing is left."""
+    for endpoint in endpoints:
+        await endpoint.transport.start(endpoint.owner)
+    try:
+        yield
+    finally:
+        for endpoint in endpoints:
+            await endpoint.transport.stop()
+    for endpoint in endpoints:
+        assert set(endpoint.transport.sizes().values()) == {0}
+
+
+async def linked(one: Endpoint, other: Endpoint) -> None:
+    """Wait until two endpoints have dialled and both ends stand."""
+    one.dial(other)
+    await until(lambda: other.node in one.owner.links and one.node in other.owner.links)
+
+
+@contextmanager
+def silent_address() -> Iterator[str]:
+    """An address where the system takes connections and nobody ever answers them."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield f"ws://127.0.0.1:{listening.getsockname()[1]}"
+
+
+class RawClient(WSListener):
+    """A WebSocket client that says what it likes."""
+
+    def __init__(self) -> None:
+        self.heard: list[bytes] = []
+        self.pings: list[bytes] = []
+        self.closed: tuple[int, str] | None = None
+        self.gone = False
+        self.socket: WSTransport
+
+    def on_ws_connected(self, transport: WSTransport) -> None:
+        self.socket = transport
+
+    def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+        if frame.msg_type == WSMsgType.CLOSE:
+            self.closed = (int(frame.get_close_code()), frame.get_close_reason())
+            transport.send_close(WSCloseCode.OK)
+            transport.disconnect()
+        elif frame.msg_type == WSMsgType.BINARY:
+            self.heard.append(frame.get_payload_as_bytes())
+        elif frame.msg_type == WSMsgType.PING:
+            self.pings.append(frame.get_payload_as_bytes())
+
+    def on_ws_disconnected(self, transport: WSTransport) -> None:
+        self.gone = True
+
+    def say(self, payload: bytes, kind: WSMsgType = WSMsgType.BINARY, fin: bool = True) -> None:
+        self.socket.send(kind, payload, fin)
+
+    async def answer(self, number: int) -> bytes:
+        """Wait for the `number`th message, from 1."""
+        await until(lambda: len(self.heard) >= number or self.gone)
+        return self.heard[number - 1]
+
+
+async def raw_client(address: str, echo: bool = True) -> RawClient:
+    """Connect without a word; who does not `echo` leaves pings unanswered."""
+    _, client = await ws_connect(RawClient, address, enable_auto_pong=echo)
+    assert isinstance(client, RawClient)
+    return client
+
+
+async def welcomed_client(
+    address: str, identity: Identity, echo: bool = True
+) -> tuple[RawClient, bytes]:
+    """Connect and say Hello; return the Proof that is due."""
+    client = await raw_client(address, echo)
+    opening = Dialling(identity, NETWORK, b"d" * 32, None)
+    client.say(opening.open())
+    return client, opening.prove(await client.answer(1), KnownKeys().verify)[1]
+
+
+async def waiting_client(address: str, identity: Identity) -> RawClient:
+    """Connect and prove an identity, without waiting for the Ready."""
+    client, proof = await welcomed_client(address, identity)
+    client.say(proof)
+    return client
+
+
+async def proved_client(address: str, identity: Identity, echo: bool = True) -> RawClient:
+    """Connect and prove an identity, up to the Ready."""
+    client, proof = await welcomed_client(address, identity, echo)
+    client.say(proof)
+    assert decode(await client.answer(2), Ready)
+    return client
