@@ -4,8 +4,9 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -70,7 +71,10 @@ def run(*arguments: str, stdin: str | bytes = b"") -> tuple[int, str, str]:
 
 @contextmanager
 def started(*arguments: str, stdin: Any = subprocess.DEVNULL) -> Iterator[subprocess.Popen[str]]:
-    """Run a command beside the test; it is ended with the context if it has not ended."""
+    """Run a command beside the test; it is ended with the context if it has not ended.
+
+    A test that waits in vain for its words waits for a while only: then it is ended as well.
+    """
     process = subprocess.Popen(
         [*COMMAND, *arguments],
         stdin=stdin,
@@ -78,9 +82,12 @@ def started(*arguments: str, stdin: Any = subprocess.DEVNULL) -> Iterator[subpro
         stderr=subprocess.PIPE,
         text=True,
     )
+    ending = threading.Timer(PATIENCE_S, process.kill)
+    ending.start()
     try:
         yield process
     finally:
+        ending.cancel()
         if process.poll() is None:
             process.kill()
         for pipe in (process.stdin, process.stdout, process.stderr):
@@ -108,12 +115,20 @@ def next_line(process: subprocess.Popen[str]) -> Json:
     return dict(json.loads(line))
 
 
+def eventually(condition: Callable[[], bool], what: str) -> None:
+    """Wait until something holds; fail, saying what, if it never does."""
+    until = time.monotonic() + PATIENCE_S
+    while not condition():
+        if time.monotonic() > until:
+            raise AssertionError(f"never came about: {what}")
+        time.sleep(0.01)
+
+
 def wait_for_nodes(stream: str, count: int) -> None:
     """Wait until a stream has so many nodes, as the tracker sees it."""
-    until = time.monotonic() + PATIENCE_S
-    seen: list[Json] = []
-    while time.monotonic() < until:
-        seen = answers("topology", stream)
-        if seen and seen[0]["nodes"] >= count:
-            return
-    raise AssertionError(f"never came about: {count} nodes in {stream}; there are {seen}")
+
+    def there() -> bool:
+        parts = answers("topology", stream)
+        return bool(parts) and parts[0]["nodes"] >= count
+
+    eventually(there, f"{count} nodes in {stream}")

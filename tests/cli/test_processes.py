@@ -16,6 +16,7 @@ from cli.commands import (
     Json,
     answer,
     answers,
+    eventually,
     interrupted,
     next_line,
     one_line,
@@ -25,6 +26,8 @@ from cli.commands import (
     started,
     wait_for_nodes,
 )
+
+LAST_WORDS = "Ctrl-C ends the network; the next `up` takes it up again.\n"
 
 
 @pytest.fixture
@@ -47,6 +50,10 @@ def command(pid: int) -> bytes:
         return b""
 
 
+def trackers_of(pid: int) -> list[int]:
+    return [child for child in children(pid) if b"tracker" in command(child)]
+
+
 def alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
@@ -56,7 +63,7 @@ def alive(pid: int) -> bool:
 
 
 def test_commands_that_need_no_web_server_do_not_load_one() -> None:
-    heavy = ("aiohttp", "prometheus_client", "uvloop", "rich.live", "matplotlib", "numpy")
+    heavy = ("aiohttp", "prometheus_client", "uvloop", "matplotlib", "numpy")
     look = f"import sys, anabranch.cli; print([n for n in {heavy} if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
@@ -90,17 +97,14 @@ def test_a_network_is_taken_up_again_with_its_streams(own_config: Path) -> None:
         orphans = children(second.pid)
         second.send_signal(signal.SIGKILL)
         second.wait(PATIENCE_S)
-    while any(map(alive, orphans)):
-        os.sched_yield()
+    eventually(lambda: not any(map(alive, orphans)), "the end of those who are left")
     assert "is the tracker running?" in refusal("stream", "list")
 
 
 def test_a_person_is_told_what_to_try(own_config: Path) -> None:
     with started("up", "--nodes", "0", "--port", "0", "--profile", "mine") as up:
         assert up.stdout is not None
-        words = ""
-        while "Ctrl-C" not in words:
-            words += up.stdout.readline()
+        words = "".join(iter(up.stdout.readline, LAST_WORDS))
         assert words.startswith("anabranch://")
         assert "anabranch stream create city/vehicles" in words
         assert interrupted(up) == ""
@@ -109,12 +113,10 @@ def test_a_person_is_told_what_to_try(own_config: Path) -> None:
 
 def test_ctrl_c_ends_a_network_that_is_still_starting(own_config: Path) -> None:
     with started("up", "--nodes", "32", "--port", "0", "--json") as up:
-        trackers: list[int] = []
-        while not trackers:
-            assert up.poll() is None
-            trackers = [child for child in children(up.pid) if b"tracker" in command(child)]
+        eventually(lambda: bool(trackers_of(up.pid)), "a tracker")
+        trackers = trackers_of(up.pid)
         assert interrupted(up) == ""
-        assert not any(map(alive, trackers))
+    eventually(lambda: not any(map(alive, trackers)), "the end of what had been started")
     assert not (own_config / "config.toml").exists()
 
 

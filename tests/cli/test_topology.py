@@ -1,5 +1,6 @@
 """`anabranch topology` and `anabranch top` as a person or a script meets them."""
 
+import subprocess
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,11 +110,15 @@ def test_top_shows_streams_and_nodes_look_by_look(stream: str) -> None:
 
 
 def test_top_sees_messages_flow(stream: str) -> None:
-    with started("top", "--json", "--interval", "0.2") as top:
-        next_line(top)
-        assert run("publish", stream, stdin="1\n" * 500)[0] == 0
+    with (
+        started("top", "--json", "--interval", "0.2") as top,
+        started("publish", stream, stdin=subprocess.PIPE) as publisher,
+    ):
+        assert publisher.stdin is not None
         delivered = 0.0
-        while not delivered:  # a node reports every two seconds
+        while not delivered:  # a node reports every two seconds, and rates need two reports
+            publisher.stdin.write("1\n" * 50)
+            publisher.stdin.flush()
             rows = next_line(top)["streams"]
             delivered = next(row["delivered_per_s"] for row in rows if row["stream"] == stream)
         interrupted(top)

@@ -77,6 +77,25 @@ def test_who_is_cancelled_while_it_waits_leaves_its_room_to_others() -> None:
     run(main())
 
 
+def test_who_is_cancelled_in_the_moment_it_gets_room_gives_it_back() -> None:
+    async def main() -> None:
+        async with MemoryNetwork() as memory, memory.join() as alice, memory.join() as bob:
+            stream = await alice.create_stream("a")
+            tasks = [asyncio.create_task(stream.publish(number)) for number in range(12)]
+            await asyncio.sleep(0)
+            tasks[0].cancel()
+            await asyncio.sleep(0)
+            assert under_way(stream)[::2] == (10, 1)  # the room is the eleventh's, who is asleep
+            tasks[10].cancel()
+            reader = await read(await bob.stream(stream.id))
+            await asyncio.gather(*tasks, return_exceptions=True)
+            assert [n for n, task in enumerate(tasks) if task.cancelled()] == [0, 10]
+            await eventually(lambda: 11 in reader.contents, "the message of the twelfth")
+            assert under_way(stream) == (0, 0, 0)
+
+    run(main())
+
+
 def test_the_end_of_the_connection_ends_those_who_wait() -> None:
     async def main() -> None:
         async with MemoryNetwork() as memory, memory.join() as alice:

@@ -216,6 +216,8 @@ def test_the_prediction_comes_from_the_round_trips() -> None:
     assert (body["nodes"], body["links"], body["measured_links"]) == (4, 4, 3)
     assert (body["pairs"], body["unreachable_pairs"]) == (12, 0)
     assert (body["min_ms"], body["max_ms"]) == (pytest.approx(10), pytest.approx(30))
+    _, body = ask(f"/prediction?stream={PART.stream}&source={show(A)}", field)
+    assert (body["sources"], body["pairs"], body["max_ms"]) == (1, 3, pytest.approx(20))
 
 
 def crowd(size: int, parts: int = 1) -> Any:
@@ -289,6 +291,8 @@ def test_predictions_at_a_time_are_bounded() -> None:
         (f"/prediction?stream={PART.stream}&partition={'9' * 5000}", 400, "from 0 to 99"),
         ("/topology?partition=0", 400, "&stream="),
         ("/prediction", 400, "stream=ID"),
+        (f"/prediction?stream={PART.stream}&source=me", 400, "40 hexadecimal digits"),
+        (f"/prediction?stream={PART.stream}&source={show(NODES[9])}", 404, "GET /topology"),
         ("/topology?limit=0", 400, f"to {MAX_LIMIT}"),
         (f"/nodes?limit={MAX_LIMIT + 1}", 400, f"to {MAX_LIMIT}"),
         ("/streams?limit=", 400, "write a number"),

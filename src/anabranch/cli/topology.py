@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich import box
 from rich.console import Console, Group
+from rich.live import Live
 from rich.table import Table
 
 from anabranch.cli.console import fail, handled, print_json
@@ -147,8 +148,6 @@ def _shown(as_json: bool) -> Iterator[Callable[[Json], None]]:
     if as_json:
         yield print_json
         return
-    from rich.live import Live
-
     console = Console()
     with Live(console=console, auto_refresh=False, screen=console.is_terminal) as live:
         yield lambda seen: live.update(_screen(seen), refresh=True)

@@ -31,6 +31,7 @@ from anabranch.core.machine import (
 from anabranch.core.messages import Contact, Control
 from anabranch.core.messages.registry import NETWORK
 from anabranch.core.overlay import PartSettings
+from anabranch.core.parts import MAX_PARTS
 from anabranch.core.peer import Peer
 from anabranch.core.publishing import STRANDED_FOR_S
 from anabranch.core.registry import StreamState
@@ -233,6 +234,8 @@ class Node:
     def _published(self, effect: Published) -> None:
         if effect.head.part not in self._chains or effect.head.previous == 0:
             self._chains[effect.head.part] = names_of(effect.head)
+            if len(self._chains) > 2 * MAX_PARTS:  # of parts that we are in no more
+                del self._chains[next(iter(self._chains))]
 
     def _outcome(self, effect: Outcome) -> None:
         future = self._outcomes.pop(effect.ticket)
@@ -389,11 +392,3 @@ def _why_unanswered(problem: str) -> str:
             "messages without it, and can be created or changed when it is back"
         )
     return f"the registry did not answer ({problem}): try again"
-
-
-def require_part(name: str, partitions: int, partition: int) -> None:
-    """Refuse a partition that the stream does not have."""
-    if not 0 <= partition < partitions:
-        raise LocalError(
-            f"{name} has partitions 0 to {partitions - 1}: there is no partition {partition}"
-        )

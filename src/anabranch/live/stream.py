@@ -31,7 +31,6 @@ from anabranch.core.publishing import (
 from anabranch.core.registry import StreamState
 from anabranch.live.errors import AnabranchError, NoSuchStream, NotPermitted, NotPublished, TooLarge
 from anabranch.live.message import MessageId, encode_content, message_id
-from anabranch.live.node import require_part
 from anabranch.live.subscription import DEFAULT_BUFFER, Subscription
 
 if TYPE_CHECKING:
@@ -50,6 +49,14 @@ def full_name(name: str, owner: str) -> str:
 def rights_of(rights: str | Iterable[str]) -> Right:
     """Read rights as people name them; one name, or several."""
     return parse_rights((rights,) if isinstance(rights, str) else tuple(rights))
+
+
+def require_part(name: str, partitions: int, partition: int) -> None:
+    """Refuse a partition that the stream does not have."""
+    if not 0 <= partition < partitions:
+        raise LocalError(
+            f"{name} has partitions 0 to {partitions - 1}: there is no partition {partition}"
+        )
 
 
 class Stream:
@@ -105,7 +112,7 @@ class Stream:
                 "split it, or send a reference to it"
             )
         part = StreamPart(self.id, self._choose(key, partition))
-        if self._room or self._full():
+        if self._full():
             await self._wait_for_room(len(data))
         else:
             self._take_room(len(data))

@@ -114,8 +114,8 @@ class TrackerProcess:
             limits=LIMITS,
         )
         self.driver = Driver(self.transport, {Store: self._keep}, self._observer, self._clock)
-        await self.transport.start(self.driver)
         try:
+            await self.transport.start(self.driver)
             follow = await self._whom_to_follow(changes)
             self.machine = TrackerNode(
                 self.identity.node,

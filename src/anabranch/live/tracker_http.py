@@ -42,7 +42,7 @@ PAGES = {
     "/nodes": "the nodes, and how many stream parts each is in",
     "/nodes/{address}": "one node: its parts, neighbours, round trips and last report",
     "/reports": "what nodes say of themselves: ?stream=ID&partition=0&limit=1000",
-    "/prediction": "delays predicted from the round trips: ?stream=ID&partition=0",
+    "/prediction": "delays predicted from the round trips: ?stream=ID&partition=0&source=NODE",
     "/metrics": "figures for Prometheus",
 }
 
@@ -195,10 +195,7 @@ class TrackerHttp:
 
     async def _node(self, request: web.Request) -> web.Response:
         limit = _limit(request)
-        try:
-            node = parse_node(request.match_info["address"])
-        except LocalError as error:
-            raise RequestError(400, str(error)) from error
+        node = _node_named(request.match_info["address"])
         parts = self._tracker.parts_of(node)
         if not parts:
             raise RequestError(
@@ -237,6 +234,7 @@ class TrackerHttp:
             predict,
             self._tracker.topology(part),
             self._tracker.rtts_us(part),
+            sources=self._source(request, part),
             rng=random.Random(self._rng.getrandbits(64)),
         )
         self._predictions += 1
@@ -245,6 +243,15 @@ class TrackerHttp:
         finally:
             self._predictions -= 1
         return _answer({**_named(part), **msgspec.to_builtins(found)})
+
+    def _source(self, request: web.Request, part: StreamPart) -> list[NodeId] | None:
+        """Return the one node whose messages the delays are asked for; None: all nodes."""
+        if "source" not in request.query:
+            return None
+        node = _node_named(request.query["source"])
+        if node not in self._tracker.nodes(part):
+            raise RequestError(404, f"{show(node)} is not in {part}: GET /topology lists who is")
+        return [node]
 
     async def _metrics(self, request: web.Request) -> web.Response:
         body = generate_latest(self._registry)
@@ -357,3 +364,10 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
         answer = _answer({"error": "these pages are only read: use GET"}, 405)
         answer.headers["Allow"] = ", ".join(sorted(error.allowed_methods))
         return answer
+
+
+def _node_named(text: str) -> NodeId:
+    try:
+        return parse_node(text)
+    except LocalError as error:
+        raise RequestError(400, str(error)) from error
