@@ -21,6 +21,7 @@ from anabranch.core.messages.tracker import MAX_COUNTER
 from anabranch.core.overlay import PartSettings
 from anabranch.core.tracker import (
     ABSENT_S,
+    GATHER_AT_MOST_S,
     GATHER_S,
     LEAP,
     MAX_APART,
@@ -169,7 +170,7 @@ def test_a_fault_costs_the_link_and_every_membership(reason: str, bad: bytes) ->
 def test_the_highest_counter_there_is_can_be_answered() -> None:
     field = Field()
     assert field.hand.hear(A, Status(PART, MAX_COUNTER, (B,))) == []
-    ((_, told),) = sent(Instruction, field.hand.wait(GATHER_S + QUIET_S))
+    ((_, told),) = sent(Instruction, field.hand.wait(GATHER_AT_MOST_S + QUIET_S))
     assert codec.decode(codec.encode(told)) == told
 
 
@@ -251,9 +252,32 @@ def test_those_who_do_not_come_to_the_new_tracker_are_replaced_after_a_while() -
     field = ring(20, 4)
     fresh = successor(field)
     fresh.report(*NODES[2:21])
-    assert fresh.hand.wait(GATHER_S * 0.9) == []
-    told = fresh.take(fresh.hand.wait(GATHER_S))
+    assert fresh.hand.wait(GATHER_AT_MOST_S * 0.9) == []
+    told = fresh.take(fresh.hand.wait(GATHER_AT_MOST_S))
     assert set(told) <= set(field.hand.machine.topology(PART)[A])
+    assert {len(n) for n in fresh.hand.machine.topology(PART).values()} == {4}
+
+
+def test_who_is_spoken_of_is_waited_for_and_keeps_its_links() -> None:
+    field = ring(20, 4)
+    fresh = successor(field)
+    fresh.report(*NODES[2:21])
+    assert fresh.hand.wait(GATHER_AT_MOST_S / 2) == []  # redialling, it may take that long
+    fresh.report(A)
+    assert fresh.hand.wait(GATHER_S) == []
+    assert fresh.hand.machine.topology(PART) == field.hand.machine.topology(PART)
+
+
+def test_nobody_waits_for_one_of_whom_nobody_speaks_any_more() -> None:
+    field = ring(20, 4)
+    fresh = successor(field)
+    lost = field.neighbours(A)
+    fresh.report(*NODES[2:21])
+    assert fresh.hand.wait(GATHER_S) == []
+    for node in lost:
+        fresh.report(node, missing=[A])
+    told = fresh.take(fresh.hand.wait(GATHER_S))
+    assert set(told) == set(lost)
     assert {len(n) for n in fresh.hand.machine.topology(PART).values()} == {4}
 
 
@@ -263,7 +287,7 @@ def test_who_comes_late_to_the_new_tracker_keeps_what_both_ends_report() -> None
     late = NODES[20]
     fresh.report(*NODES[1:20])
     fresh.settle()
-    fresh.hand.wait(GATHER_S)
+    fresh.hand.wait(GATHER_AT_MOST_S)
     fresh.settle()
     fresh.report(late)
     fresh.settle()
@@ -275,7 +299,7 @@ def test_the_first_word_of_a_new_tracker_is_newer_than_the_last_of_the_old() -> 
     field.settle(A, B)
     fresh = successor(field)
     fresh.report(A)
-    assert fresh.hand.wait(GATHER_S + QUIET_S) == [
+    assert fresh.hand.wait(GATHER_AT_MOST_S + QUIET_S) == [
         Send(A, Instruction(PART, field.told[A].counter + LEAP))
     ]
 
@@ -285,7 +309,7 @@ def test_who_was_told_to_let_go_of_a_latecomer_is_told_to_keep_it() -> None:
     field.settle(A, B)
     fresh = successor(field)
     fresh.report(B)
-    assert fresh.take(fresh.hand.wait(GATHER_S + QUIET_S)) == [B]
+    assert fresh.take(fresh.hand.wait(GATHER_AT_MOST_S + QUIET_S)) == [B]
     assert fresh.neighbours(B) == ()
     fresh.report(A)
     assert B in fresh.take(fresh.hand.wait(QUIET_S))

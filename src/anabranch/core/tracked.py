@@ -75,6 +75,11 @@ class TrackedPart:
         """Two nodes may be linked unless they could not connect a short while ago."""
         return not self.apart or pair(a, b) not in self.apart
 
+    def awaits(self) -> bool:
+        """Tell whether anybody is spoken of as a neighbour whom we have not heard yet."""
+        nodes = self.nodes
+        return any(peer not in nodes for node in nodes.values() for peer in node.reported)
+
     def reconcile(self, node: NodeId) -> None:
         """Let a node that left or restarted be tried again by everyone."""
         for apart in [apart for apart in self.apart if node in apart]:

@@ -41,7 +41,8 @@ from anabranch.core.tracked import MakeTopology, TrackedNode, TrackedPart, dials
 
 QUIET_S = 0.1  # instructions leave when nothing has changed for this long,
 AT_MOST_S = 2.0  # or when the first change is this old
-GATHER_S = 2.0  # after a restart: how long links are taken over before any are added
+GATHER_S = 2.0  # after a restart: how long links are taken over before any are added,
+GATHER_AT_MOST_S = 10.0  # or until everyone has come back of whom others speak
 ABSENT_S = 3.0  # how long a node may be without a link to us
 SILENT_S = 35.0  # how long a node may say nothing: three statuses and a half
 APART_S = 20.0  # how long a pair that could not connect is set apart
@@ -376,6 +377,8 @@ class Tracker:
                 self._remove(state.part, node, now)
             elif kind == "flush":
                 effects += self._flush(state, now)
+            elif kind == "gather" and state.awaits() and now < state.began_at + GATHER_AT_MOST_S:
+                self._timers.set((kind, part, None), now + GATHER_S / 2)
             elif kind == "gather":
                 state.gathering = False
                 state.graph.complete()
