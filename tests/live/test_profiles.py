@@ -131,7 +131,7 @@ def test_no_choice_says_how_to_choose(config: Path) -> None:
     with pytest.raises(LocalError, match="no network is chosen: start one with `anabranch up`"):
         current_profile()
     save_profile(Profile("local", ADDRESS, config.parent / "key"), make_current=False)
-    with pytest.raises(LocalError, match="set ANABRANCH_PROFILE to a profile in"):
+    with pytest.raises(LocalError, match="choose one of local with `anabranch profile use NAME`"):
         current_profile()
 
 

@@ -11,6 +11,7 @@ from anabranch.cli import (
     mock,
     network,
     processes,
+    profile,
     simulate,
     stream,
     topology,
@@ -27,6 +28,7 @@ app.command("publish")(messages.publish)
 app.command("subscribe")(messages.subscribe)
 app.add_typer(stream.app, name="stream")
 app.add_typer(key.app, name="key")
+app.add_typer(profile.app, name="profile")
 app.add_typer(network.app, name="network")
 app.command("topology")(topology.topology)
 app.command("top")(topology.top)

@@ -99,10 +99,14 @@ def current_profile(name: str | None = None) -> Profile:
     """Return the profile of this name, or else the current one."""
     profile = find_profile(name)
     if profile is None:
-        raise LocalError(
-            "no network is chosen: start one with `anabranch up`, "
-            f"or set {PROFILE_VARIABLE} to a profile in {config_path()}"
+        known = ", ".join(_read(config_path())[1].profiles)
+        advice = (
+            f"choose one of {known} with `anabranch profile use NAME`"
+            if known
+            else "start one with `anabranch up`, or name one that runs elsewhere with "
+            "`anabranch profile add NAME ADDRESS`"
         )
+        raise LocalError(f"no network is chosen: {advice}")
     return profile
 
 
