@@ -10,11 +10,14 @@ import pytest
 from typer.testing import CliRunner
 
 from anabranch.cli import app
+from anabranch.cli.messages import IN_FLIGHT
 from cli.commands import (
     COMMAND,
     PATIENCE_S,
     Json,
     answer,
+    answers,
+    eventually,
     interrupted,
     next_line,
     one_line,
@@ -28,6 +31,7 @@ from cli.commands import (
 KEYS = ["stream", "partition", "timestamp_ms", "sequence", "publisher", "chain", "content_type"]
 KEYS += ["content", "hops", "delay_ms", "missed"]
 CARRIERS = 2  # the nodes of the network that the tests share
+FLOOD = 20_000  # lines: more than a pipe, a printer and a mailbox hold
 
 pytestmark = pytest.mark.usefixtures("network")
 
@@ -37,13 +41,22 @@ def streams(shared_network: tuple[Path, Json]) -> Iterator[str]:
     """Streams that the network's nodes find all at once, since they look only now and then."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ANABRANCH_CONFIG", str(shared_network[0]))
-        return iter([answer("stream", "create", f"m/{i}")["id"] for i in range(12)])
+        return iter([answer("stream", "create", f"m/{i}")["id"] for i in range(16)])
 
 
 @pytest.fixture
 def stream(streams: Iterator[str]) -> str:
     """A stream of the test's own."""
     return next(streams)
+
+
+@pytest.fixture
+def lonely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A stream that nobody carries, since its network has no nodes."""
+    monkeypatch.setenv("ANABRANCH_CONFIG", str(tmp_path / "config.toml"))
+    with started("up", "--nodes", "0", "--port", "0", "--json") as up:
+        next_line(up)
+        yield answer("stream", "create", "lonely")["id"]
 
 
 def lines(process: subprocess.Popen[str], count: int) -> Iterator[Json]:
@@ -203,10 +216,76 @@ def test_ctrl_c_ends_a_publisher_after_what_it_has_read(stream: str) -> None:
         assert publisher.stderr.read() == ""
 
 
+def test_a_subscriber_whose_output_nobody_reads_takes_part_all_the_same(lonely: str) -> None:
+    flood = "".join(f"{number:0200}\n" for number in range(FLOOD))
+    with started("subscribe", lonely) as subscriber:
+        wait_for_nodes(lonely, 1)
+        # The publisher has no neighbour but this one: each of its messages is taken there.
+        code, _, err = run("publish", lonely, "--text", stdin=flood)
+        assert (code, err) == (0, f"{FLOOD} published, 0 failed\n")
+        assert subscriber.poll() is None
+        # Whoever reads on after all finds the newest, in order, and how many are not there.
+        assert subscriber.stdout is not None
+        assert subscriber.stderr is not None
+        read: list[int] = []
+        for line in subscriber.stdout:
+            read.append(int(line))
+            if read[-1] == FLOOD - 1:
+                break
+        missed = subscriber.stderr.readline().split()
+        assert missed[0] == "missed"
+        assert read == sorted(set(read))
+        assert len(read) + int(missed[1]) == FLOOD
+        # Ctrl-C ends it even if nobody reads again.
+        assert run("publish", lonely, "--text", stdin=flood)[0] == 0
+        subscriber.send_signal(signal.SIGINT)
+        assert subscriber.wait(PATIENCE_S) == 0
+        assert subscriber.stderr.read() == ""
+
+
+def test_what_was_counted_is_printed_however_late_it_is_read(stream: str) -> None:
+    with started("subscribe", stream, "--count", "400") as subscriber:
+        wait_for_nodes(stream, CARRIERS + 1)
+        large = [json.dumps(f"{number} {'x' * 1_000}") for number in range(400)]
+        assert run("publish", stream, stdin="\n".join(large))[0] == 0
+        wait_for_no_more_than(stream, CARRIERS)  # it has left, and waits for its reader alone
+        assert subscriber.poll() is None
+        out, err = subscriber.communicate(timeout=PATIENCE_S)
+        assert (subscriber.returncode, err) == (0, "")
+        assert out.splitlines() == list(map(json.loads, large))
+
+
+def wait_for_no_more_than(stream: str, count: int) -> None:
+    eventually(lambda: answers("topology", stream)[0]["nodes"] <= count, f"{count} nodes at most")
+
+
+@pytest.mark.parametrize(
+    ("source", "most", "number"),
+    [(["yes", "1"], IN_FLIGHT, signal.SIGTERM), (["echo", "1"], 1, signal.SIGINT)],
+    ids=["no end of lines", "one line"],
+)
+def test_a_publisher_that_nobody_hears_ends_when_it_is_asked_to(
+    lonely: str, source: list[str], most: int, number: signal.Signals
+) -> None:
+    with (
+        subprocess.Popen(source, stdout=subprocess.PIPE) as feeding,
+        started("publish", lonely, stdin=feeding.stdout) as publisher,
+    ):
+        assert feeding.stdout is not None
+        assert publisher.stderr is not None
+        feeding.stdout.close()  # ours, so that only the publisher holds it
+        wait_for_nodes(lonely, 1)
+        publisher.send_signal(number)
+        assert publisher.wait(PATIENCE_S) == 1
+        [published, _, failed, _] = publisher.stderr.read().split()
+        assert published == "0"
+        assert 1 <= int(failed) <= most
+
+
 def test_a_deleted_stream_ends_its_subscribers_with_a_word(stream: str) -> None:
     with started("subscribe", stream) as subscriber:
         wait_for_nodes(stream, CARRIERS + 1)
-        answer("stream", "delete", stream)
+        answer("stream", "delete", stream, "--yes")
         out, err = subscriber.communicate(timeout=PATIENCE_S)
         assert (subscriber.returncode, out) == (2, "")
         assert "there is no such stream (any more)" in one_line(err)

@@ -30,6 +30,24 @@ from cli.commands import (
 LAST_WORDS = "Ctrl-C ends the network; the next `up` takes it up again.\n"
 
 
+# A mistake of ours, which a signal makes.
+BROKEN = """
+import signal
+from anabranch.cli import app
+from anabranch.core.peer import Peer
+from anabranch.core.tracker_node import TrackerNode
+
+def fail(self, event, now):
+    raise ValueError("broken")
+
+def spoil(*_):
+    Peer.handle = TrackerNode.handle = fail
+
+signal.signal(signal.SIGUSR1, spoil)
+app()
+"""
+
+
 @pytest.fixture
 def own_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("ANABRANCH_CONFIG", str(tmp_path / "config.toml"))
@@ -121,6 +139,26 @@ def test_ctrl_c_ends_a_network_that_is_still_starting(own_config: Path) -> None:
 
 
 @pytest.mark.usefixtures("own_config")
+def test_a_process_that_dies_is_told_of_and_a_tracker_ends_the_network() -> None:
+    with started("up", "--nodes", "2", "--port", "0", "--json") as up:
+        next_line(up)
+        assert up.stderr is not None
+        [tracker] = trackers_of(up.pid)
+        first, second = (child for child in children(up.pid) if child != tracker)
+        os.kill(first, signal.SIGKILL)
+        words = up.stderr.readline()
+        assert words.startswith("error: node ")
+        assert "has ended by itself (exit code -9); the network goes on without it" in words
+        assert answers("stream", "list") == []
+        os.kill(tracker, signal.SIGKILL)
+        assert up.wait(PATIENCE_S) == 1
+        words = up.stderr.read()
+        assert words.startswith("error: tracker 0 has ended by itself (exit code -9)")
+        assert "the network ends with it" in words.splitlines()[0]
+        assert not alive(second)
+
+
+@pytest.mark.usefixtures("own_config")
 @pytest.mark.parametrize(
     ("arguments", "advice"),
     [
@@ -188,6 +226,22 @@ def test_a_person_sees_a_node_begin_and_end() -> None:
 )
 def test_a_node_that_cannot_start_says_why(arguments: list[str], advice: str) -> None:
     assert advice in refusal("node", *arguments)
+
+
+@pytest.mark.parametrize("what", ["node", "tracker"])
+def test_who_fails_by_a_mistake_of_ours_ends(what: str, network: Json, tmp_path: Path) -> None:
+    options = {"node": ["--all"], "tracker": ["--port", "0", "--join", network["network"]]}[what]
+    if what == "tracker":
+        options += ["--data", str(tmp_path)]
+    program = [sys.executable, "-c", BROKEN, what, *options, "--json"]
+    with subprocess.Popen(
+        program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert next_line(process)["event"] == "ready"
+        process.send_signal(signal.SIGUSR1)
+        _, err = process.communicate(timeout=PATIENCE_S)
+    said = f"this {what} failed by a mistake of its own: ValueError('broken'); report it"
+    assert (process.returncode, err.splitlines()[-1]) == (1, f"error: {said}")
 
 
 # --- tracker --------------------------------------------------------------------------------

@@ -107,7 +107,8 @@ def test_to_delete_is_asked_for_once() -> None:
     kept = CliRunner().invoke(app, ["stream", "delete", name], input="n\n")
     assert kept.exit_code == 1
     assert answer("stream", "show", name)["id"] == name
-    assert answer("stream", "delete", name) == {"deleted": name}
+    assert "says --yes" in refusal("stream", "delete", name, "--json")
+    assert answer("stream", "delete", name, "--yes") == {"deleted": name}
     assert "there is no stream" in refusal("stream", "show", name)
     assert {"id": name} not in answers("stream", "list")
     again = CliRunner().invoke(app, ["stream", "create", "doomed"])

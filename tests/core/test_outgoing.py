@@ -20,7 +20,7 @@ from anabranch.core.machine import (
 )
 from anabranch.core.messages import Got, SlowDown
 from anabranch.core.overlay import Carried
-from anabranch.core.publishing import CONFIRM_S, STRANDED_FOR_S
+from anabranch.core.publishing import CONFIRM_S, MAX_FLYING_BYTES, OFFER_BYTES, STRANDED_FOR_S
 from machines import (
     NODES,
     OTHER,
@@ -212,6 +212,117 @@ def test_a_part_of_many_that_wait_is_woken_by_itself() -> None:
     outcomes = of(Outcome, hand.wait(70))
     assert [o.ticket for o in outcomes] == list(range(50))
     assert len(hand.machine._outgoing) == 0
+
+
+# --- Much at once ---------------------------------------------------------------------------
+
+
+def publish_much(hand: Hand, *tickets: int, part: StreamPart = PART) -> list[Published]:
+    """Publish messages of which two are as much as is offered at a time."""
+    effects = hand(Publish(part, drafts(*tickets, content=bytes(500_000))))
+    assert of(Forward, effects) == []
+    return of(Published, effects)
+
+
+def to(peer: NodeId, *published: Published) -> list[tuple[bytes, list[NodeId]]]:
+    return [(p.frame, [peer]) for p in published]
+
+
+def test_much_is_offered_little_by_little_as_it_is_confirmed() -> None:
+    hand = publisher()
+    made = publish_much(hand, *range(8))
+    assert offers(hand.link(A)) == to(A, *made[:2])
+    for number, published in enumerate(made):
+        outcome, *more = got(hand, A, published)
+        assert outcome == Outcome(number, "sent", published.head.last)
+        assert offers(more) == to(A, *made[number + 2 : number + 3])
+        assert got(hand, A, published) == []
+    assert hand.wait(CONFIRM_S) == []
+    assert (hand.machine.wakeup_at, len(hand.machine._outgoing)) == (None, 0)
+
+
+def test_without_a_word_all_of_it_is_offered_in_turn() -> None:
+    hand = publisher()
+    made = publish_much(hand, *range(5))
+    turns = [offers(hand.link(A))] + [offers(hand.wait(CONFIRM_S)) for _ in range(3)]
+    one, two, three, four, five = made
+    pairs = [(one, two), (three, four), (five, one), (two, three)]
+    assert turns == [to(A, *pair) for pair in pairs]
+    outcomes = of(Outcome, hand.wait(STRANDED_FOR_S))
+    assert [(o.ticket, o.result) for o in outcomes] == [(n, "no-neighbour") for n in range(5)]
+
+
+def test_what_is_new_waits_behind_what_is_old() -> None:
+    hand = publisher()
+    made = publish_much(hand, 1, 2, 3)
+    hand.link(A)
+    late = publish(hand, 4)
+    assert got(hand, A, late) == []  # nobody can have it
+    assert offers(got(hand, A, made[1])) == to(A, made[2], late)
+    (published, forward) = hand(Publish(PART, drafts(5)))  # nothing is old any more
+    assert forward.frame == published.frame
+
+
+def test_a_second_newcomer_is_offered_the_oldest_and_the_first_nothing_twice() -> None:
+    hand = publisher()
+    one, two, three = publish_much(hand, 1, 2, 3)
+    hand.link(A)
+    assert offers(hand.link(B)) == to(B, one, two)
+    assert offers(got(hand, B, one)) == [(three.frame, [A, B])]
+
+
+def test_a_link_that_dies_under_it_is_offered_it_again_from_the_oldest() -> None:
+    hand = publisher()
+    made = publish_much(hand, *range(4))
+    for _ in range(3):
+        assert offers(hand.link(A)) == to(A, *made[:2])
+        hand(LinkDown(A, "link-full"))
+        assert of(Forward, hand.wait(1)) == []
+    hand.link(A)
+    assert len([o for p in made for o in of(Outcome, got(hand, A, p))]) == 4
+
+
+def test_a_pause_is_for_what_is_old_too() -> None:
+    hand = publisher()
+    made = publish_much(hand, *range(5))
+    hand.link(A)
+    for number in (0, 1):
+        hand.hear(A, SlowDown(PART, made[0].head.chain, 1_000))
+        assert offers(got(hand, A, made[number])) == []
+        assert offers(hand.wait(0.99)) == []
+        assert offers(hand.wait(0.01)) == to(A, made[number + 2])
+
+
+def test_what_is_much_only_over_all_parts_is_offered_little_by_little_too() -> None:
+    parts = [StreamPart(PART.stream, place) for place in range(40)]
+    hand = peer(dict.fromkeys(parts, plain_settings(A)))
+    made = {p.frame: (p, part) for part in parts for p in publish_much(hand, 1, 2, part=part)}
+    flying = [frame for frame, _ in offers(hand.link(A))]
+    assert MAX_FLYING_BYTES - OFFER_BYTES < sum(map(len, flying)) <= MAX_FLYING_BYTES
+    offered, sent = [*flying], 0
+    while flying:
+        published, part = made[flying.pop(0)]
+        effects = hand.hear(A, Got(part, published.head.chain, published.head.last))
+        sent += len(of(Outcome, effects))
+        flying += [frame for frame, _ in offers(effects)]
+        offered += [frame for frame, _ in offers(effects)]
+        assert sum(map(len, flying)) <= MAX_FLYING_BYTES
+    assert sorted(offered) == sorted(made)  # each once,
+    for part in parts:  # and in the order of its part
+        assert [f for f in offered if made[f][1] == part] == [f for f in made if made[f][1] == part]
+    assert sent == 80
+    assert hand.wait(CONFIRM_S) == []
+    assert hand.machine.wakeup_at is None
+
+
+def test_parts_that_waited_for_others_go_on_when_those_are_gone() -> None:
+    parts = [StreamPart(PART.stream, place) for place in range(8)]
+    hand = peer(dict.fromkeys(parts, plain_settings(A)))
+    made = [p.frame for part in parts for p in publish_much(hand, 1, 2, part=part)]
+    offered = offers(hand.link(A))
+    assert [frame for frame, _ in offered] == made[: len(offered)]
+    gone = hand(*map(Retire, parts[:4]))
+    assert {frame for frame, _ in offers(gone)} == set(made[8:]) - {f for f, _ in offered}
 
 
 # --- The key of a node and the key of a publisher -------------------------------------------

@@ -103,6 +103,20 @@ async def _fails_to_carry(network: Network, name: str, error: type[Exception]) -
         await Carrier(network, [name], every=False).__aenter__()
 
 
+def test_who_has_left_the_network_looks_for_no_more_streams() -> None:
+    async def main() -> None:
+        async with MemoryNetwork() as memory, memory.join() as alice, memory.join() as bob:
+            await alice.create_stream("a")
+            async with Carrier(bob, [], every=True) as carrying:
+                looking = carrying._looking
+                assert looking is not None
+                await bob.close()
+                await eventually(looking.done, "its end")
+                assert looking.exception() is None
+
+    run(main())
+
+
 def test_after_the_end_nothing_is_carried() -> None:
     async def main() -> None:
         async with MemoryNetwork() as memory, memory.join() as alice, memory.join() as bob:

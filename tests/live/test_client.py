@@ -11,6 +11,7 @@ import pytest
 from anabranch import (
     Closed,
     LocalError,
+    MemoryNetwork,
     Network,
     NetworkUnreachable,
     NoSuchStream,
@@ -282,5 +283,36 @@ def test_an_error_in_the_body_ends_the_connection_at_once(tmp_path: Path) -> Non
                 await begun[0]
             tracker = live.trackers[0]
             await eventually(lambda: not tracker.driver.links, "the node to be gone")
+
+    run(main())
+
+
+def test_who_is_tired_of_waiting_for_the_next_message_may_ask_again() -> None:
+    async def main() -> None:
+        async with MemoryNetwork() as memory, memory.join() as alice, memory.join() as bob:
+            stream = await alice.create_stream("a")
+            async with (await bob.stream(stream.id)).subscribe() as messages:
+                reading = aiter(messages)
+                for _ in range(3):
+                    with pytest.raises(TimeoutError):
+                        await asyncio.wait_for(anext(reading), 0.01)
+                await stream.publish("at last")
+                assert (await anext(reading)).content == "at last"
+
+    run(main())
+
+
+def test_leaving_that_is_cancelled_leaves_all_the_same() -> None:
+    async def main() -> None:
+        async with MemoryNetwork() as memory, memory.join() as alice:
+            stream = await alice.create_stream("a")
+            waiting = asyncio.create_task(stream.publish("nobody is there"))
+            await asyncio.sleep(0)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(alice.close(), 0.05)
+            await alice.close()  # as one who comes too late
+            with pytest.raises(Closed):
+                await waiting
+            assert alice.node.node not in memory.hub.transports
 
     run(main())

@@ -1,6 +1,8 @@
 """A network on this machine: its processes start, say why they cannot, and can be started again."""
 
 import asyncio
+import os
+import signal
 import socket
 from pathlib import Path
 
@@ -57,6 +59,32 @@ def test_a_process_that_does_not_start_says_why(tmp_path: Path) -> None:
                 await child.start()
         assert "choose another port" in str(told.value)
         assert not child.alive
+
+    run(main())
+
+
+def test_a_death_is_told_of_unless_it_was_asked_for(tmp_path: Path) -> None:
+    async def main() -> None:
+        network = LocalNetwork(tmp_path)
+        try:
+            await network.start(trackers=1, nodes=3)
+            killed, stopped, struck = network.nodes
+            await killed.kill()
+            await stopped.stop()
+            os.kill(struck.pid, signal.SIGKILL)
+            assert await network.next_death() is struck
+            assert (struck.alive, struck.exit_code) == (False, -signal.SIGKILL)
+            # Started again, it can die again; who is started anew has not died.
+            await killed.start()
+            await struck.start()
+            os.kill(struck.pid, signal.SIGTERM)
+            assert await network.next_death() is struck
+            assert struck.exit_code == 0
+            assert killed.alive
+        finally:
+            await network.stop()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(network.next_death(), 0)
 
     run(main())
 

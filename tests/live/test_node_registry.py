@@ -3,7 +3,7 @@
 import pytest
 
 from anabranch import MemoryNetwork, NoSuchStream
-from anabranch.live import node as module
+from anabranch.live import questions as module
 from live.networks import run
 
 

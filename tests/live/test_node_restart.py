@@ -7,7 +7,7 @@ from pathlib import Path
 
 from anabranch import Stream
 from anabranch.live.keys import new_key
-from anabranch.live.stream import IN_FLIGHT
+from anabranch.live.room import IN_FLIGHT
 from live.networks import eventually, live_network, run
 from live.readers import Reader, all_have, all_linked, cut_links, read, read_everywhere
 

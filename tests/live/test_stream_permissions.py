@@ -214,3 +214,37 @@ def test_who_publishes_while_a_stream_is_deleted_is_told(tmp_path: Path) -> None
             assert {type(result) for result in done} <= {NoSuchStream, NotPublished}
 
     run(main())
+
+
+def test_a_right_that_has_expired_does_not_come_back_with_another(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with live_network(tmp_path) as live:
+            guest, stream, _ = await owner_and_guest(live)
+            await stream.grant(guest.me, "publish", expires_ms=1)
+            await stream.grant(guest.me, "subscribe")
+            assert not stream.may("publish", guest.me)
+            assert stream.may("subscribe", guest.me)
+            with pytest.raises(LocalError, match="holds subscribe with another end"):
+                await stream.grant(guest.me, "publish", expires_ms=FAR_MS)
+            await stream.grant(guest.me, "publish", "subscribe", expires_ms=FAR_MS)  # all together
+            with pytest.raises(LocalError, match="holds publish, subscribe with another end"):
+                await stream.grant(guest.me, "grant")
+            assert stream.info()["permissions"][0]["expires_ms"] == FAR_MS
+
+    run(main())
+
+
+def test_who_may_no_longer_subscribe_reads_no_further(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with live_network(tmp_path) as live:
+            guest, stream, theirs = await owner_and_guest(live)
+            await stream.grant(guest.me, "subscribe")
+            await eventually(lambda: theirs.may("subscribe"), "the right")
+            async with theirs.subscribe() as messages:
+                await stream.publish("before")
+                assert (await anext(messages)).content == "before"
+                await stream.revoke(guest.me, "subscribe")
+                with pytest.raises(NotPermitted, match="may no longer subscribe"):
+                    await anext(messages)
+
+    run(main())

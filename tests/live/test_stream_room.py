@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from anabranch import Closed, Stream
-from anabranch.live import stream as streams
+from anabranch.live import room as rooms
 from anabranch.live.memory_network import MemoryNetwork
 from live.networks import eventually, run
 from live.readers import all_have, read
@@ -13,11 +13,12 @@ from live.readers import all_have, read
 
 @pytest.fixture(autouse=True)
 def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "IN_FLIGHT", 10)
+    monkeypatch.setattr(rooms, "IN_FLIGHT", 10)
 
 
 def under_way(stream: Stream) -> tuple[int, int, int]:
-    return stream._in_flight, stream._in_flight_bytes, len(stream._room)
+    room = stream._node.room(stream.id)
+    return room.messages, room.bytes, len(room.waiting)
 
 
 def test_who_waits_goes_before_who_comes_later() -> None:
@@ -41,7 +42,7 @@ def test_who_waits_goes_before_who_comes_later() -> None:
 
 
 def test_bytes_need_room_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "IN_FLIGHT_BYTES", 100)
+    monkeypatch.setattr(rooms, "IN_FLIGHT_BYTES", 100)
 
     async def main() -> None:
         async with MemoryNetwork() as memory, memory.join() as alice, memory.join() as bob:
@@ -77,7 +78,7 @@ def test_who_is_cancelled_while_it_waits_leaves_its_room_to_others() -> None:
     run(main())
 
 
-def test_who_is_cancelled_in_the_moment_it_gets_room_gives_it_back() -> None:
+def test_who_is_cancelled_keeps_its_room_until_the_outcome_of_its_message() -> None:
     async def main() -> None:
         async with MemoryNetwork() as memory, memory.join() as alice, memory.join() as bob:
             stream = await alice.create_stream("a")
@@ -85,13 +86,26 @@ def test_who_is_cancelled_in_the_moment_it_gets_room_gives_it_back() -> None:
             await asyncio.sleep(0)
             tasks[0].cancel()
             await asyncio.sleep(0)
-            assert under_way(stream)[::2] == (10, 1)  # the room is the eleventh's, who is asleep
-            tasks[10].cancel()
+            assert under_way(stream)[::2] == (10, 2)  # the message is on its way all the same
             reader = await read(await bob.stream(stream.id))
-            await asyncio.gather(*tasks, return_exceptions=True)
-            assert [n for n, task in enumerate(tasks) if task.cancelled()] == [0, 10]
-            await eventually(lambda: 11 in reader.contents, "the message of the twelfth")
+            await asyncio.gather(*tasks[1:])
+            await all_have([reader], 12)
+            assert tasks[0].cancelled()
             assert under_way(stream) == (0, 0, 0)
+
+    run(main())
+
+
+def test_all_who_publish_to_a_stream_share_its_room() -> None:
+    async def main() -> None:
+        async with MemoryNetwork() as memory, memory.join() as alice:
+            stream = await alice.create_stream("a")
+            again = await alice.stream("a")
+            tasks = [asyncio.create_task(s.publish(1)) for s in (stream, again) for _ in range(8)]
+            await asyncio.sleep(0)
+            assert under_way(stream)[::2] == under_way(again)[::2] == (10, 6)
+            await alice.close(0.0)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     run(main())
 

@@ -6,22 +6,25 @@ import json
 import os
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
 
-from anabranch.cli.console import fail, handled, print_json, print_line
+from anabranch.cli.console import STDERR, Printer, fail, handled, print_json, print_line
 from anabranch.cli.options import Address, AsJson, KeyFile, Profile, network_of
 from anabranch.core.errors import LocalError
 from anabranch.live.errors import AnabranchError
 from anabranch.live.loop import ending, run
-from anabranch.live.message import Message
+from anabranch.live.message import Message, MessageId
 from anabranch.live.metrics import cpu_ms
 from anabranch.live.stream import Stream
+from anabranch.live.subscription import Subscription
 
 IN_FLIGHT = 2_000  # lines that have been read and have no outcome yet
 INTERRUPTED_S = 2.0  # how long messages under way may still take after Ctrl-C
+LAST_LINES_S = 1.0  # how long what has come may take to be printed after Ctrl-C
 LINES_AHEAD = 1_000  # lines that wait between the reader and the publisher
 
 Name = Annotated[str, typer.Argument(help="0x<owner>/<path>, or the path of one of your own.")]
@@ -58,12 +61,19 @@ def publish(
         began = time.perf_counter()
         async with network_of(profile, address, key, patience_s=patience) as network:
             opened = await network.stream(stream)
-            publisher = _Publisher(opened, key_field, partition, ids, as_json)
+            publisher = _Publisher(opened, key_field, partition)
             if message is not None:
                 content = _parse(message, text, "the message")
-                await publisher.publish(content, publisher.key(content, "the message"))
+                chosen_by = publisher.key(content, "the message")
+                try:
+                    name = await publisher.publish(content, chosen_by)
+                except AnabranchError as error:
+                    typer.echo(f"error: {error}", err=True)
+                else:
+                    if ids:
+                        print_line(_show_id(name, as_json))
             else:
-                await publisher.publish_lines(text)
+                await publisher.publish_lines(text, ids, as_json)
             seconds = round(time.perf_counter() - began, 3)
             row = {"published": publisher.published, "failed": publisher.failed}
             return {**row, "seconds": seconds, "cpu_ms": cpu_ms()}
@@ -79,6 +89,10 @@ def publish(
         typer.echo(f"{row['published']} published, {row['failed']} failed", err=True)
     if row["failed"]:
         raise typer.Exit(1)
+
+
+def _show_id(name: MessageId, as_json: bool) -> str:
+    return json.dumps({"id": str(name)}) if as_json else str(name)
 
 
 def _parse(line: str, text: bool, where: str) -> Any:
@@ -100,22 +114,18 @@ def _text(line: bytes, number: int) -> str:
 class _Publisher:
     """Publishes with many messages under way at once, in order."""
 
-    def __init__(
-        self,
-        stream: Stream,
-        key_field: str | None,
-        partition: int | None,
-        ids: bool,
-        as_json: bool,
-    ) -> None:
-        self.published = self.failed = 0
+    def __init__(self, stream: Stream, key_field: str | None, partition: int | None) -> None:
+        self.published = self._begun = 0
         self._stream = stream
         self._key_field = key_field
         self._partition = partition
-        self._ids = ids
-        self._as_json = as_json
         self._room = asyncio.Semaphore(IN_FLIGHT)
         self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def failed(self) -> int:
+        """How many are not published, now that no more can be."""
+        return self._begun - self.published
 
     def key(self, content: Any, where: str) -> str | None:
         """Return what chooses the partition of a message."""
@@ -125,55 +135,72 @@ class _Publisher:
             raise LocalError(f"{where} has no field {self._key_field!r}: {content!r:.100}")
         return str(content[self._key_field])
 
-    async def publish(self, content: Any, key: str | None) -> None:
+    async def publish(self, content: Any, key: str | None) -> MessageId:
         """Publish one message and wait for its outcome."""
-        try:
-            name = await self._stream.publish(content, key=key, partition=self._partition)
-        except AnabranchError as error:
-            self.failed += 1
-            typer.echo(f"error: {error}", err=True)
-            return
+        self._begun += 1
+        name = await self._stream.publish(content, key=key, partition=self._partition)
         self.published += 1
-        if self._ids:
-            print_json({"id": str(name)}) if self._as_json else print_line(str(name))
+        return name
 
-    async def publish_lines(self, text: bool) -> None:
+    async def publish_lines(self, text: bool, ids: bool, as_json: bool) -> None:
         """Publish the lines of standard input until it ends, or until we are interrupted.
 
         A line that is wrong ends it, too; what stands before that line is published.
         """
         ended = ending()
         number = 0
-        try:
-            async for line in _lines(ended):
-                number += 1
-                if line.strip():
-                    where = f"line {number}"
-                    content = _parse(_text(line, number), text, where)
-                    await self._begin(content, self.key(content, where))
-        finally:
-            await self._finish(INTERRUPTED_S if ended.is_set() else None)
+        async with Printer(ended.set) as printer:
+            interrupting = asyncio.create_task(self._interrupt(ended, printer))
+            try:
+                async for line in _lines(ended):
+                    number += 1
+                    if line.strip():
+                        where = f"line {number}"
+                        content = _parse(_text(line, number), text, where)
+                        key = self.key(content, where)
+                        await self._room.acquire()
+                        if ended.is_set():
+                            break
+                        self._begin(self._publish_line(content, key, printer, ids, as_json))
+            finally:
+                await self._finish()
+        interrupting.cancel()
 
-    async def _begin(self, content: Any, key: str | None) -> None:
-        await self._room.acquire()
-        task = asyncio.create_task(self.publish(content, key))
+    async def _publish_line(
+        self, content: Any, key: str | None, printer: Printer, ids: bool, as_json: bool
+    ) -> None:
+        try:
+            name = await self.publish(content, key)
+        except (AnabranchError, LocalError) as error:
+            await printer.print(f"error: {error}", STDERR)
+            return
+        if ids:
+            await printer.print(_show_id(name, as_json))
+
+    def _begin(self, publishing: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(publishing)
         self._tasks.add(task)
         task.add_done_callback(self._done)
 
-    async def _finish(self, timeout_s: float | None) -> None:
-        """Wait for the outcomes that are due; who was interrupted does not wait long."""
-        if self._tasks:
-            _, pending = await asyncio.wait(self._tasks, timeout=timeout_s)
-            self.failed += len(pending)
-            for task in pending:
-                task.cancel()
+    async def _finish(self) -> None:
+        """Wait for the outcomes that are due, unless and until they are given up."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _interrupt(self, ended: asyncio.Event, printer: Printer) -> None:
+        """Who was interrupted does not wait long: neither for room, nor outcomes, nor readers."""
+        await ended.wait()
+        self._room.release()
+        await asyncio.sleep(INTERRUPTED_S)
+        printer.give_up()
+        for task in self._tasks:
+            task.cancel()
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._room.release()
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self.failed += 1
-            typer.echo(f"error: {error}", err=True)
+            typer.echo(f"error: {error!r}", err=True)  # a mistake of ours
 
 
 async def _lines(ended: asyncio.Event) -> AsyncIterator[bytes]:
@@ -184,7 +211,8 @@ async def _lines(ended: asyncio.Event) -> AsyncIterator[bytes]:
 
     def put(line: bytes | None) -> None:
         room.acquire()
-        loop.call_soon_threadsafe(lines.put_nowait, line)
+        with suppress(RuntimeError):  # the loop has ended before its input
+            loop.call_soon_threadsafe(lines.put_nowait, line)
 
     def read() -> None:
         # Not through sys.stdin: Python could not end while a thread holds the lock of its buffer.
@@ -200,7 +228,7 @@ async def _lines(ended: asyncio.Event) -> AsyncIterator[bytes]:
     threading.Thread(target=read, daemon=True).start()
     stop = asyncio.create_task(ended.wait())
     try:
-        while True:
+        while not ended.is_set():
             if lines.empty():
                 more = asyncio.create_task(lines.get())
                 await asyncio.wait({more, stop}, return_when="FIRST_COMPLETED")
@@ -237,50 +265,60 @@ def subscribe(
 
     async def main() -> None:
         ended = ending()
-        async with network_of(profile, address, key) as network:
+        # What is left to print is printed when we have left the network, which need not wait.
+        async with (
+            Printer(ended.set) as printer,
+            network_of(profile, address, key) as network,
+        ):
             opened = await network.stream(stream)
             async with opened.subscribe(partition or None) as messages:
-                asyncio.get_running_loop().create_task(_close_at(ended, messages.close))
+                interrupting = asyncio.create_task(_interrupt(ended, messages, printer))
                 left = count
                 async for message in messages:
-                    _print(message, as_json)
+                    await _print(message, as_json, printer)
                     if left is not None:
                         left -= 1
                         if left <= 0:
                             break
-            ended.set()
+        interrupting.cancel()
 
     if count is not None and count < 1:
         fail(f"--count {count}: give 1 or more")
     run(main())
 
 
-async def _close_at(ended: asyncio.Event, close: Any) -> None:
+async def _interrupt(ended: asyncio.Event, messages: Subscription, printer: Printer) -> None:
+    """Let what has come be printed, if somebody reads it now."""
     await ended.wait()
-    close()
+    messages.close()
+    await asyncio.sleep(LAST_LINES_S)
+    printer.give_up()
 
 
-def _print(message: Message, as_json: bool) -> None:
+async def _print(message: Message, as_json: bool, printer: Printer) -> None:
     if message.missed:
-        typer.echo(f"missed {message.missed} messages: this reader is too slow", err=True)
+        missed = f"missed {message.missed} messages: this reader is too slow"
+        await printer.print(missed, STDERR)
     content = message.content
     if message.content_type == "bytes":
         content = base64.b64encode(content).decode()
     if not as_json:
-        print_line(content if isinstance(content, str) else json.dumps(content))
+        await printer.print(content if isinstance(content, str) else json.dumps(content))
         return
-    print_json(
-        {
-            "stream": message.stream,
-            "partition": message.partition,
-            "timestamp_ms": message.timestamp_ms,
-            "sequence": message.sequence,
-            "publisher": message.publisher,
-            "chain": message.chain,
-            "content_type": message.content_type,
-            "content": content,
-            "hops": message.hops,
-            "delay_ms": round(message.delay_ms, 3),
-            "missed": message.missed,
-        }
+    await printer.print(
+        json.dumps(
+            {
+                "stream": message.stream,
+                "partition": message.partition,
+                "timestamp_ms": message.timestamp_ms,
+                "sequence": message.sequence,
+                "publisher": message.publisher,
+                "chain": message.chain,
+                "content_type": message.content_type,
+                "content": content,
+                "hops": message.hops,
+                "delay_ms": round(message.delay_ms, 3),
+                "missed": message.missed,
+            }
+        )
     )

@@ -1,5 +1,6 @@
 """`anabranch network`: which network this is, and which trackers it has."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,7 +9,7 @@ import typer
 from anabranch.cli.console import fail, handled, print_json, say
 from anabranch.cli.options import Address, AsJson, KeyFile, Profile
 from anabranch.cli.stream import with_network
-from anabranch.core.changes import SetTrackers, TrackerEntry
+from anabranch.core.changes import SetTrackers, TrackerEntry, named
 from anabranch.core.errors import LocalError
 from anabranch.core.ids import parse_node
 from anabranch.core.ids import show as show_node
@@ -17,6 +18,7 @@ from anabranch.live.client import Network
 
 app = typer.Typer(no_args_is_help=True, help="Look at the network, and name its trackers.")
 
+Trackers = tuple[TrackerEntry, ...]
 Node = Annotated[str, typer.Argument(help="The tracker's address, 0x and 40 digits.")]
 
 
@@ -46,13 +48,7 @@ def add_tracker(
             fail(f"{text!r} begins with neither {schemes[0]} nor {schemes[1]}")
     entry = TrackerEntry(parse_node(node), place, http)
 
-    def change(entries: list[TrackerEntry]) -> list[TrackerEntry]:
-        known = [e.node for e in entries]
-        if entry.node in known:
-            return [entry if e.node == entry.node else e for e in entries]
-        return [*entries, entry]
-
-    _change((profile, address, key), change, as_json)
+    _change((profile, address, key), lambda trackers: named(trackers, entry), as_json)
 
 
 @app.command()
@@ -67,8 +63,8 @@ def remove_tracker(
     """Name a tracker no more; for the network's owner."""
     gone = parse_node(node)
 
-    def change(entries: list[TrackerEntry]) -> list[TrackerEntry]:
-        left = [e for e in entries if e.node != gone]
+    def change(entries: Trackers) -> Trackers:
+        left = tuple(e for e in entries if e.node != gone)
         if len(left) == len(entries):
             raise LocalError(f"{node} is no tracker of this network")
         if not left:
@@ -79,11 +75,15 @@ def remove_tracker(
 
 
 def _change(
-    options: tuple[str | None, str | None, Path | None], change: Any, as_json: bool
+    options: tuple[str | None, str | None, Path | None],
+    change: Callable[[Trackers], Trackers],
+    as_json: bool,
 ) -> None:
     async def work(network: Network) -> dict[str, Any]:
-        entries = change(list(network.node.registry.network_state.trackers))
-        await network.change(NETWORK, SetTrackers(tuple(entries)))
+        def decide() -> SetTrackers:  # asked anew if somebody else's change came first
+            return SetTrackers(tuple(change(network.node.registry.network_state.trackers)))
+
+        await network.change(NETWORK, decide)
         return await _info(network)
 
     _show(with_network(options, work), as_json)

@@ -1,10 +1,11 @@
 """`anabranch tracker`, `anabranch node` and `anabranch up`: the processes of a network."""
 
 import asyncio
+import textwrap
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 from rich.console import Console
@@ -26,8 +27,9 @@ from anabranch.core.machine import Notice
 from anabranch.live.address import DEFAULT_PORT, parse_address
 from anabranch.live.carrier import Carrier
 from anabranch.live.client import Network
+from anabranch.live.driver import Driver
 from anabranch.live.keys import load_key
-from anabranch.live.local import LocalNetwork
+from anabranch.live.local import Child, LocalNetwork
 from anabranch.live.loop import ending, run
 from anabranch.live.profiles import Profile as SavedProfile
 from anabranch.live.profiles import config_path, save_profile
@@ -36,6 +38,8 @@ from anabranch.traces.recorder import Recorder
 
 if TYPE_CHECKING:  # its pages need a web server, which takes long to load: see `tracker`
     from anabranch.live.tracker import TrackerProcess
+
+T = TypeVar("T")
 
 Trace = Annotated[
     Path | None, typer.Option(help="Record everything: a file ending in .jsonl or .parquet.")
@@ -88,7 +92,9 @@ def tracker(
             try:
                 listed = await process.take_place()
                 _say_ready(process, listed, as_json)
-                await ended.wait()
+                await _one_of(ended, process.failed)
+                if process.failed.is_set():
+                    _fail_by_mistake("tracker", process.driver)
             finally:
                 await process.stop()
 
@@ -98,7 +104,7 @@ def tracker(
 def _say_ready(process: "TrackerProcess", listed: bool, as_json: bool) -> None:
     entry = process.entry()
     if as_json:
-        ports = [int(address.rpartition(":")[2]) for address in (entry.address, entry.http)]
+        ports = (process.transport.port, int(entry.http.rpartition(":")[2]))
         print_json(
             {
                 "event": "ready",
@@ -117,7 +123,8 @@ def _say_ready(process: "TrackerProcess", listed: bool, as_json: bool) -> None:
     if not listed:
         typer.echo(
             "The network does not name this tracker yet. Its owner can add it with:\n"
-            f"  anabranch network add-tracker {show(entry.node)} {entry.address} {entry.http}"
+            f"  anabranch network add-tracker {show(entry.node)} {entry.address} {entry.http} "
+            "--address NETWORK --key OWNER_KEY"
         )
 
 
@@ -190,19 +197,31 @@ def node(
             async with network, Carrier(network, streams or (), every) as carrier:
                 network.node.watch(lambda notice: _say_notice(notice, as_json))
                 _say_node(network, carrier, "ready", as_json)
-                while not await _ended_within(ended, interval):
+                while not await _one_of(ended, network.node.failed, timeout_s=interval):
                     _say_node(network, carrier, "stats", as_json)
+                if network.node.failed.is_set():
+                    _fail_by_mistake("node", network.node.driver)
                 _say_node(network, carrier, "stopped", as_json)
 
     run(main())
 
 
-async def _ended_within(ended: asyncio.Event, seconds: float) -> bool:
+async def _one_of(*events: asyncio.Event, timeout_s: float | None = None) -> bool:
+    """Wait until something happens; tell whether it did in time."""
+    waiting = [asyncio.create_task(event.wait()) for event in events]
     try:
-        await asyncio.wait_for(ended.wait(), seconds)
-    except TimeoutError:
-        return False
-    return True
+        await asyncio.wait(waiting, timeout=timeout_s, return_when="FIRST_COMPLETED")
+        return any(event.is_set() for event in events)
+    finally:
+        for task in waiting:
+            task.cancel()
+
+
+def _fail_by_mistake(what: str, driver: Driver) -> NoReturn:
+    """End a process that would do nothing more: whoever started it can start it again."""
+    problem = f"this {what} failed by a mistake of its own: {driver.failure!r}; report it"
+    typer.echo(f"error: {problem}", err=True)
+    raise typer.Exit(1)
 
 
 def _say_notice(notice: Notice, as_json: bool) -> None:
@@ -250,23 +269,34 @@ def up(
         async with AsyncExitStack() as stack:
             stack.push_async_callback(network.stop)
             with progress_bar("starting", not as_json) as progress:
-                if not await _unless(ended, network.start(trackers, nodes, progress=progress)):
-                    return
+                await _unless(ended, network.start(trackers, nodes, progress=progress))
+            if ended.is_set():
+                return
             save_profile(SavedProfile(profile, parse_address(network.address), network.owner_key))
             _say_up(network, profile, as_json)
-            await ended.wait()
+            while (dead := await _unless(ended, network.next_death())) is not None:
+                ends = dead in network.trackers
+                _say_dead(dead, ends)
+                if ends:
+                    raise typer.Exit(1)
 
     run(main())
 
 
-async def _unless(ended: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+def _say_dead(dead: Child, ends: bool) -> None:
+    what = f"{dead.name} has ended by itself (exit code {dead.exit_code})"
+    then = "the network ends with it" if ends else "the network goes on without it"
+    typer.echo(f"error: {what}; {then}", err=True)
+    if dead.last_words:
+        typer.echo(f"It said:\n{textwrap.indent(dead.last_words, '  ')}", err=True)
+
+
+async def _unless(ended: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
     """Do something that takes a while; give it up when the process is asked to end."""
     working, asked = asyncio.create_task(work), asyncio.create_task(ended.wait())
     try:
         await asyncio.wait({working, asked}, return_when="FIRST_COMPLETED")
-        if not ended.is_set():
-            await working
-        return not ended.is_set()
+        return None if ended.is_set() else await working
     finally:
         for task in (working, asked):
             task.cancel()

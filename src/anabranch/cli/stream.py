@@ -163,7 +163,9 @@ def delete(
     as_json: AsJson = False,
 ) -> None:
     """Delete a stream; everyone leaves it."""
-    if not yes and not as_json:
+    if not yes and as_json:
+        fail(f"a program that means to delete {name} says --yes")
+    if not yes:
         typer.confirm(f"delete {name}?", abort=True)
 
     async def work(network: Network) -> str:

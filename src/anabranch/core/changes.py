@@ -102,6 +102,13 @@ class TrackerEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
         return Contact(self.node, self.address)
 
 
+def named(trackers: Sequence[TrackerEntry], entry: TrackerEntry) -> tuple[TrackerEntry, ...]:
+    """Add a tracker to a network's, or say anew of one of them where it is."""
+    if entry.node in [known.node for known in trackers]:
+        return tuple(entry if known.node == entry.node else known for known in trackers)
+    return (*trackers, entry)
+
+
 class CreateStream(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=1):
     """A stream begins, or begins anew after it was deleted: only its owner may say so."""
 

@@ -1,9 +1,11 @@
 """Our own messages on their way: made into frames, offered to neighbours, offered again.
 
 A frame counts as sent when a neighbour says `Got`. Until then it is offered anew: at once to every
-neighbour that comes, and every while to all of them.
+neighbour that comes, and every while to all of them. If that is much, only the oldest leave at
+once, and the next ones as those are confirmed.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 from anabranch.core.duplicates import NEW
@@ -13,7 +15,7 @@ from anabranch.core.machine import Deliver, Draft, Effect, Forward, Published
 from anabranch.core.overlay import Carried, Perform, RecentFrames
 from anabranch.core.parts import Part
 from anabranch.core.permission import DOUBT_FOR_S, Permission
-from anabranch.core.publishing import UNPERMITTED, Publishing, Unconfirmed
+from anabranch.core.publishing import UNPERMITTED, Flight, Owed, Publishing, Unconfirmed
 from anabranch.core.timers import Timers
 
 Entropy = Callable[[int], bytes]
@@ -41,6 +43,8 @@ class Outgoing:
         self._serve = serve  # a service's effects
         self._busy: dict[PartKey, Part] = {}
         self._due: Timers[PartKey] = Timers()
+        self._flight = Flight()
+        self._hungry: OrderedDict[PartKey, Part] = OrderedDict()  # that wait for room in it
 
     def __len__(self) -> int:
         return len(self._busy)
@@ -55,7 +59,8 @@ class Outgoing:
         publishing = state.publishing
         if publishing is None:
             chain = chain_key(self._signer.node, int.from_bytes(self._entropy(8)))
-            publishing = Publishing(state.key, chain, self._signer.sign, self._patience_s)
+            sign, patience_s = self._signer.sign, self._patience_s
+            publishing = Publishing(state.key, chain, sign, patience_s, self._flight)
             state.publishing = publishing
         effects = publishing.add(drafts)
         if self._permitted(state, now):
@@ -91,7 +96,10 @@ class Outgoing:
             effects.append(Published(head, frame))
             if state.subscribed:
                 effects.append(Deliver(state.part, head, frame, 0))
-            effects += self._offer(state, made, None, now)
+            if publishing.behind:
+                publishing.owe([made])
+            else:
+                effects += self._offer(state, made, None, now)
         self._rearm(state)
         return effects
 
@@ -100,17 +108,11 @@ class Outgoing:
         publishing = state.publishing
         if publishing is None:
             return []
-        known = publishing.neighbours
         neighbours = tuple(state.overlay.neighbours(state.part))
-        if neighbours == known:
+        if neighbours == publishing.neighbours or not publishing.meet(neighbours):
             return []
-        publishing.neighbours = neighbours
-        new = [peer for peer in neighbours if peer not in known]
-        effects: list[Effect] = []
-        if new:
-            for frame in publishing.unconfirmed():
-                effects += self._offer(state, frame, new if frame.offered else None, now)
-            self._rearm(state)
+        effects = self._go_on(state, now)
+        self._rearm(state)
         return effects
 
     def look_everywhere(self, now: float) -> list[Effect]:
@@ -118,7 +120,7 @@ class Outgoing:
         effects: list[Effect] = []
         for state in list(self._busy.values()):
             effects += self.look(state, now)
-        return effects
+        return effects + self._feed(now)
 
     def got(self, state: Part, chain: ChainKey, number: int, now: float) -> list[Effect] | None:
         """A neighbour has the frame of a chain that ends with this number; None: it cannot."""
@@ -131,10 +133,14 @@ class Outgoing:
             return None
         effects = publishing.confirm(number)
         if effects:
-            if publishing.waits():
+            behind = publishing.behind
+            if behind:
+                effects += self._resume(state, now)
+            if behind or publishing.waits():
                 effects += self.pump(state, now)
             elif publishing.wakeup_at is None:
                 self.forget(state)
+            effects += self._feed(now)
         return effects
 
     def pause(self, state: Part, seconds: float, now: float) -> None:
@@ -161,22 +167,49 @@ class Outgoing:
             assert publishing is not None
             effects += publishing.expire(now)
             effects += self.look(state, now)
-            for frame in publishing.due_again(now):
-                effects += self._offer(state, frame, None, now)
+            effects += self._resume(state, now)
+            if due := publishing.due_again(now):
+                publishing.owe(due)
+                effects += self._go_on(state, now)
             effects += self.pump(state, now)
-        return effects
+        return effects + self._feed(now)
 
     def forget(self, state: Part) -> None:
         """Nothing waits in a part any more."""
         self._busy.pop(state.key, None)
+        self._hungry.pop(state.key, None)
         self._due.cancel(state.key)
 
     def _permitted(self, state: Part, now: float) -> bool:
         return self._permission.permits(state.part, self._signer.node, now)
 
-    def _offer(
-        self, state: Part, made: Unconfirmed, to: Sequence[NodeId] | None, now: float
-    ) -> list[Effect]:
+    def _go_on(self, state: Part, now: float) -> list[Effect]:
+        """Offer what is next in the backlog of a part, as far as there is room."""
+        publishing = state.publishing
+        assert publishing is not None
+        effects: list[Effect] = []
+        while (next_one := publishing.take_off(now)) is not None:
+            frame, owed = next_one
+            effects += self._offer(state, frame, owed, now)
+        if publishing.waits_for_others:
+            self._hungry[state.key] = state
+        return effects
+
+    def _resume(self, state: Part, now: float) -> list[Effect]:
+        """Go on unless a pause forbids it."""
+        assert state.publishing is not None
+        return self._go_on(state, now) if state.publishing.resumes(now) else []
+
+    def _feed(self, now: float) -> list[Effect]:
+        """Let the parts go on, in turn, that waited for others to make room."""
+        effects: list[Effect] = []
+        while self._hungry and not self._flight.full:
+            _, state = self._hungry.popitem(last=False)
+            effects += self._resume(state, now)
+            self._rearm(state)
+        return effects
+
+    def _offer(self, state: Part, made: Unconfirmed, to: Owed, now: float) -> list[Effect]:
         """Give a frame to the overlay, for all neighbours or only for some of them."""
         assert state.publishing is not None
         onward = state.overlay.publish(state.part, Carried(made.head, b"", made.frame), now)
@@ -195,7 +228,7 @@ class Outgoing:
             self._due.set(state.key, at)
 
 
-def _narrowed(effect: Effect, to: Sequence[NodeId]) -> Effect | None:
+def _narrowed(effect: Effect, to: frozenset[NodeId]) -> Effect | None:
     """Leave only some branches of a Forward; everything else is as it was."""
     if type(effect) is not Forward:
         return effect

@@ -4,10 +4,14 @@ Drafts become a frame the moment they may leave. While the publisher has been to
 they wait, bounded, and those that waited leave together. A frame is kept until a neighbour says
 that it has got it: a link may die with frames on it, or there may be no neighbour yet. When too
 many frames are unconfirmed no more are made, so that drafts wait and the application feels it.
+
+What must be offered to newcomers, or once more, is a backlog. It leaves little by little, as what
+left of it is confirmed: a link that was given all at once would be cut for it, and dialled, and
+given all again.
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -22,6 +26,8 @@ MAX_STRANDED_FRAMES = 1_000  # that nobody has confirmed
 MAX_STRANDED_BYTES = 16 << 20
 STRANDED_FOR_S = 60.0
 CONFIRM_S = 2.0  # how long a frame may go unconfirmed before it is offered again
+OFFER_BYTES = 1 << 20  # of a part's backlog that may be on the way, unconfirmed; or one frame
+MAX_FLYING_BYTES = 4 << 20  # of the backlogs of all parts, since they share links
 FRAME_MESSAGES = 128
 FRAME_CONTENT_BYTES = 64 << 10
 
@@ -43,6 +49,26 @@ class Unconfirmed(msgspec.Struct):
     until: float
     tried_at: float
     offered: bool = False  # whether it has left for anybody
+    flying: bool = False  # whether it left from the backlog and is not confirmed or owed anew
+
+    @property
+    def size(self) -> int:
+        """Return its bytes."""
+        return len(self.frame)
+
+
+class Flight(msgspec.Struct):
+    """What has left from the backlogs of all parts and is not confirmed."""
+
+    bytes: int = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether another frame might be too much."""
+        return self.bytes > MAX_FLYING_BYTES - MAX_FRAME_BYTES
+
+
+Owed = frozenset[NodeId] | None  # those to whom a frame must be offered; None: to all neighbours
 
 
 class Publishing:
@@ -54,6 +80,7 @@ class Publishing:
         chain: ChainKey,
         sign: Callable[[bytes], bytes],
         patience_s: float = STRANDED_FOR_S,
+        flight: Flight | None = None,
     ) -> None:
         self.chain = chain
         self.newest = 0
@@ -69,6 +96,10 @@ class Publishing:
         self._unconfirmed: OrderedDict[int, Unconfirmed] = OrderedDict()  # by their last number
         self._unconfirmed_bytes = 0
         self._again_at: float | None = None  # when to look for what must be offered again
+        self._backlog: OrderedDict[int, Owed] = OrderedDict()  # unconfirmed, in order of offering
+        self._flight = flight or Flight()
+        self._flying_bytes = 0  # our own share of the flight
+        self._held = False  # whether a pause keeps the backlog from going on
 
     @property
     def wakeup_at(self) -> float | None:
@@ -82,6 +113,8 @@ class Publishing:
             times.append(next(iter(self._unconfirmed.values())).until)
         if self._again_at is not None:
             times.append(max(self._again_at, self.paused_until))
+        if self._held and self._backlog:
+            times.append(self.paused_until)
         return min(times, default=None)
 
     @property
@@ -160,7 +193,7 @@ class Publishing:
         tickets = [(draft.ticket, number) for number, draft in batch]
         made = Unconfirmed(head, frame, tickets, now + self._patience_s, now)
         self._unconfirmed[head.last] = made
-        self._unconfirmed_bytes += len(frame)
+        self._unconfirmed_bytes += made.size
         return made
 
     # --- Frames that nobody is known to have ----------------------------------------------
@@ -173,6 +206,8 @@ class Publishing:
         """Take note that a frame was given to the overlay, and whether it left for anybody."""
         frame.tried_at = now
         frame.offered = frame.offered or offered
+        if not offered:
+            self._land(frame)
         if self._again_at is None and self.neighbours:
             self._again_at = now + CONFIRM_S
 
@@ -192,7 +227,7 @@ class Publishing:
         if self._again_at is None or now < max(self._again_at, self.paused_until):
             return []
         if not self.neighbours:
-            self._again_at = None  # the next neighbour to come is offered everything
+            self._again_at = None  # the next neighbour to come is owed everything
             return []
         due, first = [], now
         for frame in self._unconfirmed.values():
@@ -230,12 +265,83 @@ class Publishing:
             "waiting bytes": (self._waiting_bytes, MAX_WAITING_BYTES),
             "unconfirmed frames": (len(self._unconfirmed), MAX_STRANDED_FRAMES),
             "unconfirmed bytes": (self._unconfirmed_bytes, MAX_STRANDED_BYTES),
+            "backlog frames": (len(self._backlog), MAX_STRANDED_FRAMES),
+            "flying bytes": (self._flying_bytes, OFFER_BYTES),
         }
+
+    # --- The backlog ----------------------------------------------------------------------
+
+    @property
+    def behind(self) -> bool:
+        """Whether frames are still to be offered, so that a new one must wait behind them."""
+        return bool(self._backlog)
+
+    @property
+    def waits_for_others(self) -> bool:
+        """Whether the backlog could go on if those of other parts had left room for it."""
+        return bool(self._backlog) and self._flight.full
+
+    def meet(self, neighbours: tuple[NodeId, ...]) -> bool:
+        """Take note of who is there; newcomers, if there are any, are owed all that nobody has."""
+        present = frozenset(neighbours)
+        new = present.difference(self.neighbours)
+        self.neighbours = neighbours
+        if new or not neighbours:  # what flew to others says nothing of the way to these
+            before, self._backlog = self._backlog, OrderedDict()
+            for number, frame in self._unconfirmed.items():
+                self._land(frame)
+                if new:
+                    owed = before.get(number, frozenset()) if frame.offered else None
+                    self._backlog[number] = None if owed is None else new | owed & present
+        return bool(new)
+
+    def owe(self, frames: Iterable[Unconfirmed]) -> None:
+        """Let frames be offered to all neighbours, when it is their turn."""
+        for frame in frames:
+            self._land(frame)
+            self._backlog[frame.head.last] = None
+
+    def resumes(self, now: float) -> bool:
+        """Tell whether the backlog may go on: a pause is for what is old, too."""
+        self._held = self.behind and now < self.paused_until
+        if self._held or not self._has_room():
+            return False
+        self._left_since_pause = True
+        return True
+
+    def take_off(self, now: float) -> tuple[Unconfirmed, Owed] | None:
+        """Take the next frame from the backlog, if there is room for it on the way."""
+        if not self._has_room():
+            return None
+        if self._flight.full:
+            if self._again_at is None:  # should the others never make room
+                self._again_at = now + CONFIRM_S
+            return None
+        number, owed = self._backlog.popitem(last=False)
+        frame = self._unconfirmed[number]
+        frame.flying = True
+        self._flying_bytes += frame.size
+        self._flight.bytes += frame.size
+        return frame, owed
+
+    def _has_room(self) -> bool:
+        if not self._backlog:
+            return False
+        size = self._unconfirmed[next(iter(self._backlog))].size
+        return not self._flying_bytes or self._flying_bytes + size <= OFFER_BYTES
+
+    def _land(self, frame: Unconfirmed) -> None:
+        if frame.flying:
+            frame.flying = False
+            self._flying_bytes -= frame.size
+            self._flight.bytes -= frame.size
 
     def _settle(self, frame: Unconfirmed, result: str) -> list[Effect]:
         """Say what became of a frame's messages, and forget it."""
         del self._unconfirmed[frame.head.last]
-        self._unconfirmed_bytes -= len(frame.frame)
+        self._unconfirmed_bytes -= frame.size
+        self._backlog.pop(frame.head.last, None)
+        self._land(frame)
         if not self._unconfirmed:
             self._again_at = None
         return [Outcome(ticket, result, number) for ticket, number in frame.tickets]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from anabranch.live.client import Network
-from anabranch.live.errors import AnabranchError, NotPermitted
+from anabranch.live.errors import AnabranchError, Closed, NotPermitted
 from anabranch.live.subscription import Subscription
 
 LOOK_EVERY_S = 2.0  # how often a node that carries every stream looks for new ones
@@ -48,12 +48,14 @@ class Carrier:
             await asyncio.sleep(LOOK_EVERY_S)
             try:
                 await self._look()
+            except Closed:
+                return  # the node has left, or has failed: there is nothing to look for
             except AnabranchError:
                 continue  # the registry is out of reach: what we carry goes on
 
     async def _look(self) -> None:
         for name in [name for name, task in self.carried.items() if task.done()]:
-            del self.carried[name]  # it was deleted, and may come again
+            self.carried.pop(name).exception()  # it was deleted, and may come again
         for name in await self._network.streams():
             if name not in self.carried:
                 try:

@@ -220,7 +220,9 @@ class Network:
         if state is not None and state.created is not None:
             if exist_ok:
                 return Stream(self, name)
-            raise StreamExists(f"{name} exists: use it with network.stream({path!r}), or delete it")
+            raise StreamExists(
+                f"{name} exists: use it as it is (exist_ok, --exist-ok), or delete it first"
+            )
         action = CreateStream(
             partitions=partitions,
             overlay=overlay,

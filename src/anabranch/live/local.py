@@ -33,7 +33,10 @@ class Child:
         self.ready: dict[str, Any] = {}
         self.last: dict[str, Any] = {}  # the newest line of each kind of event, by event
         self.on_line: Callable[[dict[str, Any]], None] | None = None
+        self.on_death: Callable[[], None] | None = None  # unless it was ended from here
         self._process: asyncio.subprocess.Process | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._asked_to_end = False
         self._readers: list[asyncio.Task[None]] = []
         self._words: list[str] = []
         self._is_ready = asyncio.Event()
@@ -49,9 +52,21 @@ class Child:
         """Whether it runs."""
         return self._process is not None and self._process.returncode is None
 
+    @property
+    def exit_code(self) -> int | None:
+        """What it ended with: the number of a signal, negated, if one ended it."""
+        return None if self._process is None else self._process.returncode
+
+    @property
+    def last_words(self) -> str:
+        """The last lines of its standard error."""
+        return "\n".join(self._words)
+
     async def start(self) -> dict[str, Any]:
         """Start it and wait until it says that it is ready."""
         self._is_ready.clear()
+        self._asked_to_end = False
+        self._words.clear()
         self._process = process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -70,6 +85,7 @@ class Child:
             asyncio.create_task(self._read(process.stdout)),
             asyncio.create_task(self._read_errors(process.stderr)),
         ]
+        self._watching = asyncio.create_task(self._watch(process))
         ready = asyncio.create_task(self._is_ready.wait())
         ended = asyncio.create_task(process.wait())
         await asyncio.wait({ready, ended}, timeout=READY_S, return_when="FIRST_COMPLETED")
@@ -77,7 +93,7 @@ class Child:
             task.cancel()
         if not self._is_ready.is_set():
             await self.kill()
-            words = "\n".join(self._words).removeprefix("error: ")
+            words = self.last_words.removeprefix("error: ")
             raise AnabranchError(f"{self.name} did not start: {words or 'it said nothing'}")
         return self.ready
 
@@ -99,6 +115,13 @@ class Child:
             self._words.append(line.decode(errors="replace").rstrip())
             del self._words[:-LAST_WORDS]
 
+    async def _watch(self, process: asyncio.subprocess.Process) -> None:
+        """See it end, and hear it out."""
+        await process.wait()
+        await asyncio.gather(*self._readers)
+        if self._is_ready.is_set() and not self._asked_to_end and self.on_death is not None:
+            self.on_death()
+
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal, if it runs."""
         if self._process is not None and self.alive:
@@ -107,11 +130,13 @@ class Child:
 
     async def kill(self) -> None:
         """End it as a power cut would."""
+        self._asked_to_end = True
         self.signal(signal.SIGKILL)
         await self._wait()
 
     async def stop(self) -> None:
         """Let it leave in good order; end it if it does not."""
+        self._asked_to_end = True
         self.signal(signal.SIGTERM)
         try:
             await asyncio.wait_for(self._wait(), STOP_S)
@@ -119,11 +144,10 @@ class Child:
             await self.kill()
 
     async def _wait(self) -> None:
-        if self._process is not None:
+        if self._process is not None and self._watching is not None:
             if self._process.stdin is not None:
                 self._process.stdin.close()
-            await self._process.wait()
-            await asyncio.gather(*self._readers)
+            await asyncio.shield(self._watching)
 
 
 class LocalNetwork:
@@ -134,6 +158,7 @@ class LocalNetwork:
         self.address = ""
         self.trackers: list[Child] = []
         self.nodes: list[Child] = []
+        self._dead: asyncio.Queue[Child] = asyncio.Queue()  # one for each child, at most
         self._host = host
         self._port = port
         self.owner_key = folder / "owner.key"
@@ -172,6 +197,7 @@ class LocalNetwork:
         if self.address:
             arguments += ["--join", self.address]
         child = Child(f"tracker {index}", arguments)
+        self._watch(child)
         self.trackers.append(child)
         ready = await child.start()
         # Should it be started again, it must be found where it was.
@@ -188,9 +214,17 @@ class LocalNetwork:
         arguments += ["--key", str(self.owner_key), "--node-key", str(key)]
         arguments += ["--listen", f"{self._host}:0", *more]
         child = Child(f"node {show(identity.node)[:8]}", arguments)
+        self._watch(child)
         self.nodes.append(child)
         await child.start()
         return child
+
+    def _watch(self, child: Child) -> None:
+        child.on_death = lambda: self._dead.put_nowait(child)
+
+    async def next_death(self) -> Child:
+        """Wait for a process that ends though nobody here has asked it to."""
+        return await self._dead.get()
 
     async def stop(self) -> None:
         """End everything that was started here."""

@@ -8,8 +8,8 @@ import asyncio
 import os
 import random
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
 
+from anabranch.core.changes import Right
 from anabranch.core.errors import LocalError
 from anabranch.core.identity import Identity, KnownKeys
 from anabranch.core.ids import NodeId, PartKey, StreamPart, part_key
@@ -17,13 +17,11 @@ from anabranch.core.machine import (
     Answered,
     Deliver,
     Draft,
-    Follow,
     Learned,
     Notice,
     Outcome,
     Publish,
     Published,
-    Request,
     Retire,
     Subscribe,
     Unsubscribe,
@@ -37,18 +35,22 @@ from anabranch.core.publishing import STRANDED_FOR_S
 from anabranch.core.registry import StreamState
 from anabranch.core.registry_reader import RegistryReader
 from anabranch.live.driver import Driver
-from anabranch.live.errors import AnabranchError, Closed, NetworkUnreachable, NoSuchStream
+from anabranch.live.errors import (
+    AnabranchError,
+    Closed,
+    NetworkUnreachable,
+    NoSuchStream,
+    NotPermitted,
+)
 from anabranch.live.message import names_of
 from anabranch.live.observer import Observer
+from anabranch.live.questions import Questions, fail
+from anabranch.live.room import Room
 from anabranch.live.subscription import Subscription
 from anabranch.live.transports import Transport, TransportError
 from anabranch.overlays import OVERLAYS
 
-REGISTRY_PATIENCE_S = 12.0
 REPORT_EVERY_S = 2.0
-MAX_LOOKED_UP = 1_500  # chains that are kept up to date, beside those of streams in use
-
-T = TypeVar("T")
 
 
 class Node:
@@ -73,15 +75,15 @@ class Node:
         self._publishing: dict[StreamPart, None] = {}
         self._chains: dict[PartKey, tuple[str, str]] = {}  # our own: publisher, chain
         self._drafts: dict[StreamPart, list[Draft]] = {}  # of this turn of the loop
-        self._outcomes: dict[int, asyncio.Future[Outcome]] = {}
-        self._answers: dict[int, asyncio.Future[Answered]] = {}
-        self._looked_up: dict[str, None] = {}  # chains of the registry, the last one last
-        self._lessons: dict[str, list[asyncio.Future[None]]] = {}
+        self._outcomes: dict[int, tuple[asyncio.Future[Outcome], Callable[[], None]]] = {}
+        self._rooms: dict[str, Room] = {}  # by stream
         self._watchers: list[Callable[[Notice], None]] = []
         self._ticket = 0
         self._started = False
         self._closing = False  # nothing new may begin
         self._closed = False  # nothing may go on
+        self._left = asyncio.Event()
+        self.failed = asyncio.Event()  # by a mistake of ours
         self._reporting: asyncio.TimerHandle | None = None
         self.driver = Driver(
             transport,
@@ -98,6 +100,7 @@ class Node:
         self.driver.on_failure(self._failed)
         self.registry: RegistryReader
         self.peer: Peer
+        self._questions: Questions
 
     @property
     def address(self) -> str:
@@ -117,6 +120,7 @@ class Node:
             verify = KnownKeys().verify
             rng = random.Random(int.from_bytes(os.urandom(16)))
             self.registry = RegistryReader(self.network, verify, found, rng, me=self.node)
+            self._questions = Questions(self.registry, self.driver.feed, self._streams)
             self.peer = Peer(
                 self.identity,
                 verify,
@@ -133,6 +137,8 @@ class Node:
             self.driver.attach(self.peer)
             await self.follow(NETWORK)
         except BaseException:
+            self._closing = self._closed = True
+            self._left.set()
             self.driver.detach()
             await self._transport.stop()
             raise
@@ -150,10 +156,22 @@ class Node:
     async def stop(self, drain_s: float) -> None:
         """Leave in good order: wait for outcomes that are due, say goodbye, send what is queued."""
         await asyncio.sleep(0)  # tasks that were made just before, to publish, have their turn
+        if not self._started:
+            return
         if self._closing:
+            await self._left.wait()
             return
         self._closing = True
-        await self._drain(drain_s)
+        try:
+            await self._drain(drain_s)
+        finally:  # whoever is tired of waiting still leaves
+            self._leave_everything()
+            try:
+                await self._transport.stop()
+            finally:
+                self._left.set()
+
+    def _leave_everything(self) -> None:
         self._closed = True
         self._give_up(Closed("the connection to the network was closed"))
         if self._reporting is not None:
@@ -165,34 +183,36 @@ class Node:
             for subscription in list(subscriptions):
                 subscription.close()
         self.driver.detach()
-        await self._transport.stop()
+        self._make_room()
 
     async def _drain(self, drain_s: float) -> None:
         """Wait for the outcomes of what was published, and of what waits for room to be."""
         until = self.driver.now() + drain_s
         while (left := until - self.driver.now()) > 0:
-            pending = [future for future in self._outcomes.values() if not future.done()]
+            pending = [future for future, _ in self._outcomes.values() if not future.done()]
             if not pending:
                 break
             await asyncio.wait(pending, timeout=left)
 
     def _failed(self, error: BaseException) -> None:
         self._closed = True
+        self.failed.set()
         failure = AnabranchError(f"this node failed by a mistake of its own: {error!r}; report it")
         self._give_up(failure)
+        self._make_room()
         for subscriptions in list(self._subscriptions.values()):
             for subscription in list(subscriptions):
                 subscription.fail(failure)
 
     def _give_up(self, error: AnabranchError) -> None:
         """Tell everybody who awaits something that it will not come."""
-        waiting: list[asyncio.Future[Outcome] | asyncio.Future[Answered] | asyncio.Future[None]]
-        waiting = [*self._outcomes.values(), *self._answers.values()]
-        waiting += [future for lessons in self._lessons.values() for future in lessons]
-        for future in waiting:
-            if not future.done():
-                future.set_exception(error)
-                future.exception()  # nobody may be awaiting it any more, which is no mistake
+        fail((future for future, _ in self._outcomes.values()), error)
+        self._questions.give_up(error)
+
+    def _make_room(self) -> None:
+        """Let those who wait for room go on, to hear that there is nothing to wait for."""
+        while self._outcomes:
+            self._outcomes.popitem()[1][1]()
 
     def check_open(self) -> None:
         """Refuse what begins before we have come, or when we leave already."""
@@ -204,14 +224,17 @@ class Node:
     # --- Publishing -----------------------------------------------------------------------
 
     def publish(
-        self, part: StreamPart, content: bytes, content_type: int
+        self, part: StreamPart, content: bytes, content_type: int, settled: Callable[[], None]
     ) -> asyncio.Future[Outcome]:
-        """Hand over a message; those of one turn of the loop may leave in one frame."""
+        """Hand over a message; those of one turn of the loop may leave in one frame.
+
+        `settled` is called when its outcome is there, even if nobody awaits that any more.
+        """
         if self._closed:  # not sooner: it may have been begun, and waited for room, before
             self.check_open()
         self._ticket += 1
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._outcomes[self._ticket] = future
+        self._outcomes[self._ticket] = (future, settled)
         drafts = self._drafts.get(part)
         if drafts is None:
             if not self._drafts:
@@ -238,9 +261,19 @@ class Node:
                 del self._chains[next(iter(self._chains))]
 
     def _outcome(self, effect: Outcome) -> None:
-        future = self._outcomes.pop(effect.ticket)
+        future, settled = self._outcomes.pop(effect.ticket)
         if not future.done():
             future.set_result(effect)
+        settled()
+
+    def room(self, stream: str) -> Room:
+        """Return the room that all who publish to a stream from here share."""
+        room = self._rooms.get(stream)
+        if room is None:
+            if len(self._rooms) >= MAX_PARTS:  # of streams that nothing of is under way
+                self._rooms = {name: r for name, r in self._rooms.items() if r.messages}
+            room = self._rooms[stream] = Room()
+        return room
 
     # --- Subscribing ----------------------------------------------------------------------
 
@@ -294,35 +327,16 @@ class Node:
     async def follow(self, chain: str) -> None:
         """Wait until the registry's word on a chain is known; it is kept up to date after that."""
         self.check_open()
-        self._looked_up.pop(chain, None)
-        self._looked_up[chain] = None
-        if self.registry.knows(chain):
-            return
-        self._forget_chains()
-        future = self._lesson(chain)
-        self.driver.feed(Follow(chain))
-        await self._in_time(future, f"no tracker answered about {chain}")
-
-    def _forget_chains(self) -> None:
-        """Make room for another chain: those go first that were not looked up for longest."""
-        used = {part.stream for part in self.members()}
-        idle = [c for c in self._looked_up if c not in used and c != NETWORK]
-        for chain in idle[: max(0, len(self._looked_up) - MAX_LOOKED_UP)]:
-            del self._looked_up[chain]
-            self.registry.forget(chain)
-
-    def _lesson(self, chain: str) -> asyncio.Future[None]:
-        """Return what is done when the registry's next word on a chain comes."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiting = [other for other in self._lessons.get(chain, ()) if not other.done()]
-        self._lessons[chain] = [*waiting, future]  # without those who gave up waiting
-        return future
+        await self._questions.follow(chain)
 
     async def reach(self, chain: str, height: int) -> None:
         """Wait until a chain that is followed has been read this far."""
-        while self.registry.state(chain).height < height:
-            future = self._lesson(chain)
-            await self._in_time(future, f"no tracker told us of the change of {chain}")
+        await self._questions.reach(chain, height)
+
+    async def request(self, message: Control) -> Control:
+        """Ask the registry something."""
+        self.check_open()
+        return await self._questions.ask(message)
 
     async def stream(self, name: str) -> StreamState:
         """Return what the registry knows of a stream that exists."""
@@ -334,41 +348,28 @@ class Node:
             )
         return state
 
-    async def request(self, message: Control) -> Control:
-        """Ask the registry something."""
-        self.check_open()
-        self._ticket += 1
-        future: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
-        self._answers[self._ticket] = future
-        self.driver.feed(Request(self._ticket, message))
-        answer = await self._in_time(future, "no tracker answered")
-        if answer.message is None:
-            raise NetworkUnreachable(_why_unanswered(answer.problem))
-        return answer.message
-
-    async def _in_time(self, future: asyncio.Future[T], problem: str) -> T:
-        try:
-            return await asyncio.wait_for(future, REGISTRY_PATIENCE_S)
-        except TimeoutError:
-            raise NetworkUnreachable(
-                f"{problem} within {REGISTRY_PATIENCE_S:.0f} s: is the tracker running?"
-            ) from None
-
     def _learned(self, effect: Learned) -> None:
-        for future in self._lessons.pop(effect.chain, ()):
-            if not future.done():
-                future.set_result(None)
+        self._questions.learned(effect)
+        state = self.registry.stream(effect.chain)
+        if state is None or state.created is None:  # which has its own word
+            return
+        if state.may(self.identity.node, Right.SUBSCRIBE, self.driver.now()):
+            return
+        for part in [part for part in self._subscriptions if part.stream == effect.chain]:
+            for subscription in list(self._subscriptions.get(part, ())):
+                subscription.fail(NotPermitted(f"you may no longer subscribe to {effect.chain}"))
 
     def _answered(self, effect: Answered) -> None:
-        future = self._answers.pop(effect.ticket)
-        if not future.done():
-            future.set_result(effect)
+        self._questions.answered(effect)
 
     # --- What people look at --------------------------------------------------------------
 
     def members(self) -> Iterable[StreamPart]:
         """Return the parts we are a member of, sorted."""
         return sorted({**self._publishing, **dict.fromkeys(self._subscriptions)})
+
+    def _streams(self) -> set[str]:
+        return {part.stream for part in self.members()}
 
     def settings(self, part: StreamPart) -> PartSettings | None:
         """Return what the registry says of a part."""
@@ -383,12 +384,3 @@ class Node:
                 if self.driver.say(contact.node, report):
                     break
         self._reporting = asyncio.get_running_loop().call_later(REPORT_EVERY_S, self._report)
-
-
-def _why_unanswered(problem: str) -> str:
-    if problem == "registry-unreachable":
-        return (
-            "the tracker that keeps the registry cannot be reached: streams go on carrying "
-            "messages without it, and can be created or changed when it is back"
-        )
-    return f"the registry did not answer ({problem}): try again"

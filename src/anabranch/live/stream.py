@@ -1,9 +1,8 @@
 """One stream, as its users hold it in their hands."""
 
-import asyncio
 import zlib
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from anabranch.core.changes import (
@@ -23,21 +22,23 @@ from anabranch.core.messages.data import MAX_CONTENT_BYTES
 from anabranch.core.parts import MAX_PARTS
 from anabranch.core.publishing import (
     EXPIRED,
-    MAX_WAITING_BYTES,
-    MAX_WAITING_DRAFTS,
     SENT,
     TOO_LARGE,
 )
 from anabranch.core.registry import StreamState
-from anabranch.live.errors import AnabranchError, NoSuchStream, NotPermitted, NotPublished, TooLarge
+from anabranch.live.errors import (
+    AnabranchError,
+    Closed,
+    NoSuchStream,
+    NotPermitted,
+    NotPublished,
+    TooLarge,
+)
 from anabranch.live.message import MessageId, encode_content, message_id
 from anabranch.live.subscription import DEFAULT_BUFFER, Subscription
 
 if TYPE_CHECKING:
     from anabranch.live.client import Network
-
-IN_FLIGHT = MAX_WAITING_DRAFTS // 2  # messages of one stream that may wait for their outcome
-IN_FLIGHT_BYTES = MAX_WAITING_BYTES // 2
 
 
 def full_name(name: str, owner: str) -> str:
@@ -67,9 +68,6 @@ class Stream:
         self._network = network
         self._node = network.node
         self._turn = 0
-        self._in_flight = 0
-        self._in_flight_bytes = 0
-        self._room: deque[tuple[asyncio.Future[None], int]] = deque()  # who waits, with its size
 
     def __repr__(self) -> str:
         return f"Stream({self.id!r})"
@@ -112,14 +110,16 @@ class Stream:
                 "split it, or send a reference to it"
             )
         part = StreamPart(self.id, self._choose(key, partition))
-        if self._full():
-            await self._wait_for_room(len(data))
-        else:
-            self._take_room(len(data))
+        room = self._node.room(self.id)
+        await room.enter(len(data))
+        # The room is ours until the outcome, even if whoever called is gone by then.
+        leave = partial(room.leave, len(data))
         try:
-            outcome = await self._node.publish(part, data, content_type)
-        finally:
-            self._leave_room(len(data))
+            future = self._node.publish(part, data, content_type, leave)
+        except Closed:
+            leave()
+            raise
+        outcome = await future
         if outcome.result != SENT:
             raise self._unpublished(part, outcome)
         chain = self._node.chain(part)
@@ -138,38 +138,11 @@ class Stream:
         self._turn = (self._turn + 1) % partitions
         return self._turn
 
-    def _full(self) -> bool:
-        return self._in_flight >= IN_FLIGHT or self._in_flight_bytes >= IN_FLIGHT_BYTES
-
-    async def _wait_for_room(self, size: int) -> None:
-        """Wait behind those who wait already: a publisher that is slowed down keeps its order."""
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._room.append((turn, size))
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if not turn.cancelled():  # the room was ours already
-                self._leave_room(size)
-            raise
-
-    def _take_room(self, size: int) -> None:
-        self._in_flight += 1
-        self._in_flight_bytes += size
-
-    def _leave_room(self, size: int) -> None:
-        """Give the room to those who have waited longest, and wake nobody else."""
-        self._in_flight -= 1
-        self._in_flight_bytes -= size
-        while self._room and not self._full():
-            turn, waiting = self._room.popleft()
-            if not turn.done():
-                self._take_room(waiting)
-                turn.set_result(None)
-
     def _unpublished(self, part: StreamPart, outcome: Outcome) -> AnabranchError:
         if outcome.result == EXPIRED:
             return NotPublished(
-                f"no neighbour took the message: nobody else is in {part}, or none can be reached"
+                f"no neighbour took the message: nobody else is in {part}, or none can be reached, "
+                "or our clock is minutes off theirs"
             )
         if outcome.result == TOO_LARGE:
             return TooLarge(f"at most {MAX_CONTENT_BYTES:,} bytes can be sent")
@@ -234,10 +207,21 @@ class Stream:
         node = PUBLIC if who == "public" else parse_node(who)
 
         def decide() -> SetPermission:
-            # From what is held now: a right that was taken back meanwhile is not given again.
+            # From what is held now: a right that was taken back meanwhile is not given again,
+            # and one that has expired does not come back with another.
             held = self._state().permissions.get(node)
-            until = expires_ms if expires_ms is not None else held.expires_ms if held else 0
-            return SetPermission(node, change(held.rights if held else 0), until)
+            if held is not None and 0 < held.expires_ms <= self._node.driver.now() * 1000:
+                held = None
+            before = held.rights if held else 0
+            after = change(before)
+            if expires_ms is None:
+                return SetPermission(node, after, held.expires_ms if held else 0)
+            if held is not None and held.expires_ms != expires_ms and after != change(0):
+                raise LocalError(
+                    f"{who} holds {', '.join(name_rights(before))} with another end: grant them "
+                    "all together, with one end, or revoke them first"
+                )
+            return SetPermission(node, after, expires_ms)
 
         await self._network.change(self.id, decide)
 

@@ -6,7 +6,7 @@ the next message that is read says how many. Links come and go without the reade
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from types import TracebackType
 
 from anabranch.core import frames
@@ -137,20 +137,23 @@ class Subscription:
 
     # --- The reading side -----------------------------------------------------------------
 
-    async def __aiter__(self) -> AsyncIterator[Message]:
+    def __aiter__(self) -> "Subscription":
         if not self._entered:
             raise LocalError("enter the subscription first: async with stream.subscribe() as ...")
-        while True:
-            while self._ready:
-                yield self._ready.popleft()
+        return self
+
+    async def __anext__(self) -> Message:
+        """Return the next message; who gives up waiting for it may ask again."""
+        while not self._ready:
             if self._frames:
                 self._open_next()
-            elif not self._open:
-                if self._failure is not None:
-                    raise self._failure
-                return
-            else:
+            elif self._open:
                 await self._wait_for_news()
+            elif self._failure is not None:
+                raise self._failure
+            else:
+                raise StopAsyncIteration
+        return self._ready.popleft()
 
     async def _wait_for_news(self) -> None:
         self._refuse_a_second_reader()

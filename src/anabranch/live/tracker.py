@@ -11,6 +11,7 @@ import ssl as tls
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from anabranch.core.changes import (
     GENESIS_VERSION,
@@ -19,6 +20,7 @@ from anabranch.core.changes import (
     SetTrackers,
     TrackerEntry,
     encode_genesis,
+    named,
     network_name,
 )
 from anabranch.core.errors import LocalError
@@ -39,14 +41,21 @@ from anabranch.live.observer import Observer
 from anabranch.live.registry.sqlite import SqliteStore
 from anabranch.live.tracker_http import About, TrackerHttp
 from anabranch.live.transports import TransportError
-from anabranch.live.transports.websocket import Limits, WebSocketTransport
+from anabranch.live.transports.websocket import ANY_HOST, Limits, WebSocketTransport
 from anabranch.overlays.regular_graph import RegularGraph
 from anabranch.traces.recorder import Recorder
 
 FIND_EVERY_S = 2.0  # how often a tracker that joins looks for the others
 FIND_ATTEMPTS = 5
 # Every node of a network turns to its trackers, and many may share one address.
-LIMITS = Limits(links_per_address=4_096, pending_per_address=256, burst=2_000, per_s=500)
+LIMITS = Limits(
+    pending_per_address=256,
+    links_per_address=4_096,
+    burst=2_000,
+    per_s=500,
+    pending=4_096,
+    links=16_384,
+)
 
 
 class TrackerProcess:
@@ -81,6 +90,7 @@ class TrackerProcess:
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="registry")
         self._observer = Observer(self.identity.node, recorder)
         self._problem = ""
+        self.failed = asyncio.Event()  # by a mistake of ours
         self.network: bytes
         self.machine: TrackerNode
         self.transport: WebSocketTransport
@@ -90,9 +100,10 @@ class TrackerProcess:
     @property
     def address(self) -> NetworkAddress:
         """Return the network's address through this tracker."""
-        secure = self.transport.address.startswith("wss:")
-        host, _, port = self.transport.address.split("//")[1].rpartition(":")
-        return NetworkAddress(self.network, (Host(host.strip("[]"), int(port)),), secure)
+        place = urlsplit(self.transport.address)
+        secure = place.scheme == "wss"
+        port = place.port or (443 if secure else 80)
+        return NetworkAddress(self.network, (Host(str(place.hostname), port),), secure)
 
     async def start(self) -> None:
         """Take up the registry, begin to listen, and take our place in the network."""
@@ -114,6 +125,7 @@ class TrackerProcess:
             limits=LIMITS,
         )
         self.driver = Driver(self.transport, {Store: self._keep}, self._observer, self._clock)
+        self.driver.on_failure(self._failed)
         try:
             await self.transport.start(self.driver)
             follow = await self._whom_to_follow(changes)
@@ -175,20 +187,26 @@ class TrackerProcess:
         if state.trackers and state.trackers[0].node == self.identity.node:
             return None
         others = [e.contact for e in state.trackers if e.node != self.identity.node]
-        if others:
+        if self._join is None:
+            return others[0] if others else None
+        try:  # where we were told to look, since the others may have moved
+            return await self._find(self._join, 1 if others else FIND_ATTEMPTS)
+        except NetworkUnreachable:
+            if not others:
+                raise
             return others[0]  # it may be away just now: what we have of the registry will do
-        return await self._find(self._join) if self._join is not None else None
 
-    async def _find(self, network: NetworkAddress) -> Contact:
-        """Reach a tracker of the network that we join for the first time."""
+    async def _find(self, network: NetworkAddress, attempts: int) -> Contact:
+        """Reach another tracker of the network."""
         problem = ""
-        for _ in range(FIND_ATTEMPTS):
+        for attempt in range(attempts):
+            if attempt:
+                await asyncio.sleep(FIND_EVERY_S)
             for url in network.ws_urls:
                 try:
                     return Contact(await self.transport.find(url), url)
                 except TransportError as error:
                     problem = str(error)
-            await asyncio.sleep(FIND_EVERY_S)
         raise NetworkUnreachable(problem or "name another tracker of the network with --join")
 
     async def stop(self) -> None:
@@ -201,6 +219,15 @@ class TrackerProcess:
     def _close(self) -> None:
         self._disk.shutdown(wait=True)
         self._store.close()
+
+    def _failed(self, error: BaseException) -> None:
+        self._problem = f"this tracker failed by a mistake of its own: {error!r}; report it"
+        self.failed.set()
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with this tracker; nothing, if all is well."""
+        return self._problem
 
     # --- The disk -------------------------------------------------------------------------
 
@@ -219,7 +246,12 @@ class TrackerProcess:
 
     def entry(self) -> TrackerEntry:
         """Return what the network should say of us."""
-        return TrackerEntry(self.identity.node, self.transport.address, self.http.address)
+        pages = urlsplit(self.http.address)
+        http = self.http.address
+        if pages.hostname in ANY_HOST:  # that is where we listen, not where others look
+            host = str(self.address.hosts[0]).rpartition(":")[0]
+            http = f"http://{host}:{pages.port}"
+        return TrackerEntry(self.identity.node, self.transport.address, http)
 
     async def take_place(self) -> bool:
         """See that the network names us, as we are now; only its owner's key can change that."""
@@ -232,7 +264,10 @@ class TrackerProcess:
     async def _take_place(self) -> bool:
         # The others first: we may not have copied yet what they say of the network.
         others = self._join.hosts if self._join is not None else ()
-        address = NetworkAddress(self.network, (*others, *self.address.hosts), self.address.secure)
+        # We may not be reached from within by the address that others use.
+        host = "127.0.0.1" if self._where[0] in ANY_HOST else self._where[0]
+        hosts = (*others, *self.address.hosts, Host(host, self.transport.port))
+        address = NetworkAddress(self.network, tuple(dict.fromkeys(hosts)), self.address.secure)
         connection = connect(str(address), key=self._owner, client_ssl=self._client_ssl)
         async with connection as network:
             state = network.node.registry.network_state
@@ -241,11 +276,9 @@ class TrackerProcess:
                 return True
             if state.genesis is None or state.genesis.owner != self._owner.node:
                 return False
-            places = [entry.node for entry in state.trackers]
-            trackers = list(state.trackers)
-            if mine.node in places:
-                trackers[places.index(mine.node)] = mine
-            else:
-                trackers.append(mine)
-            await network.change(NETWORK, SetTrackers(tuple(trackers)))
+            # Asked anew if another tracker was named in the meantime.
+            registry = network.node.registry
+            await network.change(
+                NETWORK, lambda: SetTrackers(named(registry.network_state.trackers, mine))
+            )
         return True

@@ -28,6 +28,7 @@ from anabranch.core.prediction import predict
 from anabranch.core.tracked import TrackedNode
 from anabranch.live.tracker_figures import TrackerFigures, TrackerView, figures_of
 
+MAX_PORT = 65_535
 DEFAULT_LIMIT = 1_000
 MAX_LIMIT = 10_000
 MAX_PREDICTIONS = 2  # at a time, each on a thread of its own
@@ -113,6 +114,8 @@ class TrackerHttp:
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=STOP_S)
         await self._runner.setup()
         host, port = self._where
+        if not 0 <= port <= MAX_PORT:
+            raise LocalError(f"there is no port {port} for the pages: they go to {MAX_PORT}")
         try:
             await web.TCPSite(self._runner, host, port).start()
         except OSError as error:

@@ -22,6 +22,7 @@ from anabranch.live.transports.wire import Wire
 
 __all__ = ["Limits", "Timing", "WebSocketTransport"]
 
+MAX_PORT = 65_535
 ANY_HOST = ("", "0.0.0.0", "::")
 DEFAULT_LIMITS = Limits()
 DEFAULT_TIMING = Timing()
@@ -44,8 +45,9 @@ class WebSocketTransport:
         timing: Timing = DEFAULT_TIMING,
         nonce: Callable[[int], bytes] = os.urandom,
     ) -> None:
-        _check(network, host, advertise)
+        _check(network, host, port, advertise)
         self.address = ""
+        self.port = 0  # where we listen, whatever address others know us by
         self._identity = identity
         self._network = network
         self._host, self._port, self._advertise = host, port, advertise
@@ -182,7 +184,8 @@ class WebSocketTransport:
         name = host if len(names) == 1 or self._port else names[0][0]
         scheme = "ws" if self._server_ssl is None else "wss"
         shown = f"[{name}]" if ":" in name else name
-        self.address = self._advertise or f"{scheme}://{shown}:{names[0][1]}"
+        self.port = names[0][1]
+        self.address = self._advertise or f"{scheme}://{shown}:{self.port}"
 
     def _accept(self, wire: Wire) -> Connection | None:
         if wire in self._refusing:
@@ -242,7 +245,9 @@ class WebSocketTransport:
             await asyncio.wait([self._emptied], timeout=self._timing.linger_s)
 
 
-def _check(network: bytes, host: str | None, advertise: str | None) -> None:
+def _check(network: bytes, host: str | None, port: int, advertise: str | None) -> None:
+    if not 0 <= port <= MAX_PORT:
+        raise LocalError(f"there is no port {port}: they go from 0, for any, to {MAX_PORT}")
     if len(network) != NETWORK_BYTES:
         raise LocalError(f"a network is named by {NETWORK_BYTES} bytes, these are {len(network)}")
     if host in ANY_HOST and advertise is None:
