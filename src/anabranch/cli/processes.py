@@ -122,9 +122,9 @@ def _say_ready(process: "TrackerProcess", listed: bool, as_json: bool) -> None:
     typer.echo(f"pages    {entry.http}")
     if not listed:
         typer.echo(
-            "The network does not name this tracker yet. Its owner can add it with:\n"
+            "The network does not name this tracker yet. Its owner (--key FILE) can add it with:\n"
             f"  anabranch network add-tracker {show(entry.node)} {entry.address} {entry.http} "
-            "--address NETWORK --key OWNER_KEY"
+            f"--address {process.address}"
         )
 
 
