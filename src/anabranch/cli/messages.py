@@ -303,7 +303,9 @@ async def _print(message: Message, as_json: bool, printer: Printer) -> None:
     if message.content_type == "bytes":
         content = base64.b64encode(content).decode()
     if not as_json:
-        await printer.print(content if isinstance(content, str) else json.dumps(content, ensure_ascii=False))
+        await printer.print(
+            content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+        )
         return
     await printer.print(
         json.dumps(
