@@ -75,7 +75,7 @@ def tracker(
 
     async def main() -> None:
         ended = ending(with_parent)
-        with _recorder(trace) as recorder:
+        with _Recording(trace) as recorder:
             process = TrackerProcess(
                 data,
                 host=host,
@@ -146,10 +146,6 @@ class _Recording:
             self._writer.close()
 
 
-def _recorder(path: Path | None) -> _Recording:
-    return _Recording(path)
-
-
 @handled()
 def node(
     streams: Annotated[
@@ -183,7 +179,7 @@ def node(
 
     async def main() -> None:
         ended = ending(with_parent)
-        with _recorder(trace) as recorder:
+        with _Recording(trace) as recorder:
             network = network_of(
                 profile,
                 address,

@@ -9,6 +9,7 @@ along a chain, and the keeper that writes it takes no change that is far from it
 """
 
 import copy
+from abc import ABC, abstractmethod
 from typing import Self
 
 import msgspec
@@ -51,7 +52,7 @@ class Permission(msgspec.Struct, frozen=True, gc=False):
     expires_ms: int = 0
 
 
-class ChainState:
+class ChainState(ABC):
     """A chain as far as it has been read: how long it is, its head, and what follows from it."""
 
     def __init__(self, chain: str, network: bytes) -> None:
@@ -95,11 +96,13 @@ class ChainState:
         """Return a state of its own that stands where this one stands."""
         return copy.copy(self)
 
+    @abstractmethod
     def _allow(self, author: NodeId, at_ms: int, action: Action) -> None:
-        raise NotImplementedError
+        """Raise RemoteError if the author may not do this, or if it makes no sense now."""
 
+    @abstractmethod
     def _act(self, action: Action) -> None:
-        raise NotImplementedError
+        """Let an action that is allowed have its consequences."""
 
 
 class StreamState(ChainState):

@@ -26,9 +26,9 @@ from anabranch.core.ids import (
 )
 from anabranch.core.prediction import predict
 from anabranch.core.tracked import TrackedNode
+from anabranch.live.address import MAX_PORT
 from anabranch.live.tracker_figures import TrackerFigures, TrackerView, figures_of
 
-MAX_PORT = 65_535
 DEFAULT_LIMIT = 1_000
 MAX_LIMIT = 10_000
 MAX_PREDICTIONS = 2  # at a time, each on a thread of its own

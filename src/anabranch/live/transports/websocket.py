@@ -13,6 +13,7 @@ from anabranch.core.handshake import NETWORK_BYTES, NONCE_BYTES, Accepting, Dial
 from anabranch.core.identity import Identity
 from anabranch.core.ids import NodeId
 from anabranch.core.messages.tracker import MAX_ADDRESS_LENGTH
+from anabranch.live.address import MAX_PORT
 from anabranch.live.transports import LinkOwner, TransportError
 from anabranch.live.transports.connection import Connection, Timing
 from anabranch.live.transports.dials import CROSSED, Dial, connect, explain, read_address
@@ -22,7 +23,6 @@ from anabranch.live.transports.wire import Wire
 
 __all__ = ["Limits", "Timing", "WebSocketTransport"]
 
-MAX_PORT = 65_535
 ANY_HOST = ("", "0.0.0.0", "::")
 DEFAULT_LIMITS = Limits()
 DEFAULT_TIMING = Timing()
