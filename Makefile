@@ -35,6 +35,7 @@ check: $(STAMP) ## style, types, architecture, and 30 seconds of fuzzing
 
 soak: $(STAMP) ## many seeds, a minute at full load, long fuzzing (SEEDS=2000 FUZZ_SECONDS=300)
 	$(RUN) tests/soak.py --seeds $(SEEDS)
+	$(RUN) tests/soak.py --trust --seeds $(SEEDS)
 	$(RUN) tests/soak_live.py
 	$(RUN) tests/fuzz/fuzz_codec.py --seconds $(FUZZ_SECONDS)
 

@@ -13,7 +13,8 @@ from anabranch.core import codec, frames
 from anabranch.core.changes import Action, Change, Genesis, TrackerEntry
 from anabranch.core.handshake import Hello, Proof, Ready, Welcome
 from anabranch.core.ids import StreamPart, show
-from anabranch.core.messages import Contact, Control
+from anabranch.core.key_records import KeyQuestion, KeyReply
+from anabranch.core.messages import ChainHead, Contact, Control
 from anabranch.core.messages.data import Body, Item
 from anabranch.live.transports.batches import MAX_BATCH_BYTES
 from anabranch.sim.cluster import Cluster
@@ -75,8 +76,25 @@ REGISTRY = """
 
 The changes of a stream form a chain; the network has one of its own, which begins with the genesis
 record. A change is a msgpack array and a signature of 64 bytes, over a domain tag, the network's
-name, the array's length and the array. It names the hash of the change before it; the first of a
-stream names the network.
+name, the array's length and the array. It names the hashes of the newest changes that its author
+knew: one, unless two trackers wrote at the same time; the first of a stream names the network. Its
+depth is one more than that of the deepest change it names. The order of a chain goes by depth and
+then by hash; its head is SHA-256 of a domain tag, the head before and the hash of the change,
+rolled along that order.
+"""
+
+KEYS = """
+## Private streams
+
+The items of a frame are encrypted if its body says `encryption` 1: AES-256-GCM, with a nonce of 12
+random bytes before the ciphertext, and the part, the chain and the numbers of the frame
+authenticated beside it. `next_key`, if there is one, is the id of the next key (16 bytes), a nonce
+(12) and the next secret, encrypted with this frame's key (48).
+
+A subscriber's request for keys, and the publisher's answer, travel inside KeyRequest and KeyAnswer:
+a msgpack array and a signature of 64 bytes. The keys are sealed to the public key of who asks: a
+fresh key pair's public key (33 bytes), and what AES-256-GCM makes of the keys with the secret that
+the two public keys agree on, through HKDF with SHA-256.
 """
 
 
@@ -84,6 +102,8 @@ def limits(kind: inspect.Type) -> str:
     """Say in words what a type admits."""
     if isinstance(kind, inspect.StructType):
         return kind.cls.__name__
+    if isinstance(kind, inspect.NoneType):
+        return "nil"
     if isinstance(kind, inspect.UnionType):
         return " or ".join(limits(each) for each in kind.types)
     if isinstance(kind, inspect.VarTupleType):
@@ -118,10 +138,13 @@ def wire_page() -> str:
     page += "\n## Opening a link\n"
     page += "".join(message_table(kind) for kind in (Hello, Welcome, Proof, Ready))
     page += "\n## Control messages\n"
-    page += "".join(message_table(kind) for kind in (*Control.__args__, Contact, StreamPart))
+    page += "".join(
+        message_table(kind) for kind in (*Control.__args__, Contact, ChainHead, StreamPart)
+    )
     page += REGISTRY
     kinds = (Genesis, Change, *Action.__args__, TrackerEntry)
-    return page + "".join(message_table(kind) for kind in kinds)
+    page += "".join(message_table(kind) for kind in kinds) + KEYS
+    return page + "".join(message_table(kind) for kind in (KeyQuestion, KeyReply))
 
 
 def picture(path: Path) -> None:

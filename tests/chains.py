@@ -1,6 +1,5 @@
 """What tests of the registry share: a network, its owner, writers of chains, an instant disk."""
 
-import random
 from typing import Any
 
 from anabranch.core.changes import (
@@ -14,13 +13,12 @@ from anabranch.core.changes import (
     pack_page,
     unpack_page,
 )
+from anabranch.core.history import History, make_change
 from anabranch.core.identity import Signer
 from anabranch.core.ids import show
-from anabranch.core.machine import Effect, Follow, Send, Store, Stored
+from anabranch.core.machine import Effect, Store, Stored
 from anabranch.core.messages import ChainPage, Contact, ReadChain
 from anabranch.core.messages.registry import NETWORK
-from anabranch.core.registry import ChainState, make_change, new_chain
-from anabranch.core.registry_reader import RegistryReader
 from machines import KEYS, NODES, SIGNERS, START, sent
 
 OWNER = SIGNERS[0]
@@ -42,27 +40,50 @@ class Writer:
     """Writes one chain: what it holds is always valid."""
 
     def __init__(self, chain: str = STREAM, network: bytes = NET) -> None:
-        self.state: ChainState = new_chain(chain, network)
-        self.changes: list[bytes] = []
+        self.history = History(chain, network)
         if chain == NETWORK:
-            self.state.apply(GENESIS, KEYS.verify)
-            self.changes.append(GENESIS)
+            self.history.add(GENESIS, KEYS.verify)
 
-    def next(self, action: Action, signer: Signer = OWNER, at: float = START) -> bytes:
+    @property
+    def chain(self) -> str:
+        """Its name."""
+        return self.history.chain
+
+    @property
+    def state(self) -> Any:
+        """What follows from what was written."""
+        return self.history.state
+
+    @property
+    def changes(self) -> list[bytes]:
+        """What was written, in the canonical order."""
+        return self.history.changes
+
+    def next(self, *actions: Action, signer: Signer = OWNER, at: float = START) -> bytes:
         """Make the next change and do not add it."""
-        return make_change(signer, self.state, action, at)
+        return make_change(signer, self.history, actions, at)
 
     def add(self, *actions: Action, signer: Signer = OWNER, at: float = START) -> "Writer":
-        """Add changes."""
+        """Add changes, one for each action."""
         for action in actions:
-            encoded = self.next(action, signer, at)
-            self.state.apply(encoded, KEYS.verify)
-            self.changes.append(encoded)
+            self.take(self.next(action, signer=signer, at=at))
         return self
+
+    def take(self, *changes: bytes) -> "Writer":
+        """Add changes that somebody else made."""
+        for encoded in changes:
+            self.history.add(encoded, KEYS.verify)
+        return self
+
+    def fork(self) -> "Writer":
+        """Return a writer that stands where this one stands, and goes its own way."""
+        twin = Writer(self.chain, self.history.network)
+        twin.history = self.history.copy()
+        return twin
 
     def rows(self) -> list[tuple[str, int, bytes]]:
         """Return the chain as a disk holds it."""
-        return [(self.state.chain, at, c) for at, c in enumerate(self.changes, 1)]
+        return [(self.chain, at, c) for at, c in enumerate(self.changes, 1)]
 
 
 def network_rows(*entries: TrackerEntry) -> list[tuple[str, int, bytes]]:
@@ -100,75 +121,16 @@ class Disk:
 
 def page_of(asked: ReadChain, writer: Writer, upto: int | None = None) -> ChainPage:
     """Answer a read truthfully, as a keeper does."""
-    state = writer.state
-    packed = pack_page(writer.changes[:upto], asked.after)
-    return ChainPage(asked.ticket, asked.chain, asked.after, state.height, state.head, packed)
+    history = writer.history
+    known = asked.after == 0 or history.head_at(asked.after) == asked.head
+    after = asked.after if known else 0
+    packed = pack_page(history.changes[:upto], after)
+    return ChainPage(asked.ticket, asked.chain, after, history.height, history.head, packed)
 
 
 def heights(page: ChainPage) -> tuple[int, int, int]:
     """Return after what, how many changes, and of how many a page tells."""
     return page.after, len(unpack_page(page.changes)), page.height
-
-
-class Reading:
-    """A reader, trackers that answer it truthfully when told to, and a clock."""
-
-    def __init__(self, found: Contact = FOUND, **options: Any) -> None:
-        self.reader: Any = RegistryReader(NET, KEYS.verify, found, random.Random(1), **options)
-        self.now = START
-        self.writers = {NETWORK: Writer(NETWORK)}
-        self.deaf: set[bytes] = set()  # trackers that do not answer
-
-    def start(self, *trackers: Any) -> list[Effect]:
-        """Begin, and reach the tracker that was found."""
-        if trackers:
-            self.writers[NETWORK].add(SetTrackers(trackers))
-        effects = self.reader.start(self.now)
-        return effects + self.serve(self.link(self.reader._sources.writer))
-
-    def link(self, peer: bytes, up: bool = True) -> list[Effect]:
-        return self.reader.link(peer, up, "" if up else "reset", self.now)
-
-    def tell(self, event: Any) -> list[Effect]:
-        return self.reader.tell(event, self.now)
-
-    def hear(self, sender: bytes, message: Any) -> list[Effect]:
-        return self.reader.receive(sender, message, self.now)
-
-    def wait(self, seconds: float) -> list[Effect]:
-        """Let time pass, and reads be answered meanwhile; return everything."""
-        until = self.now + seconds
-        effects: list[Effect] = []
-        while (at := self.reader.wakeup_at) is not None and at <= until:
-            self.now = max(self.now, at)
-            effects += self.answer(self.reader.wake(self.now))
-            assert self.reader.wakeup_at is None or self.reader.wakeup_at > self.now
-        self.now = until
-        return effects
-
-    def serve(self, effects: list[Effect]) -> list[Effect]:
-        """Answer every read, and what is read because of it; return all else."""
-        every = self.answer(effects)
-        return [e for e in every if not (type(e) is Send and type(e.message) is ReadChain)]
-
-    def answer(self, effects: list[Effect]) -> list[Effect]:
-        """Answer every read, and what is read because of it; return everything."""
-        done: list[Effect] = []
-        waiting = list(effects)
-        while waiting:
-            effect = waiting.pop(0)
-            done.append(effect)
-            if type(effect) is Send and type(effect.message) is ReadChain:
-                asked = effect.message
-                writer = self.writers.get(asked.chain) or Writer(asked.chain)
-                if effect.to not in self.deaf:
-                    waiting = self.hear(effect.to, page_of(asked, writer)) + waiting
-        return done
-
-    def follow(self, writer: Writer) -> list[Effect]:
-        """Follow a chain that exists."""
-        self.writers[writer.state.chain] = writer
-        return self.serve(self.tell(Follow(writer.state.chain)))
 
 
 def created(*actions: Any) -> Writer:

@@ -1,5 +1,15 @@
-"""Hypothesis draws the same examples in every run: a failure on one machine is one on all."""
+"""What holds for every test.
 
+Hypothesis draws the same examples in every run: a failure on one machine is one on all. Profiles
+and keys are kept in a folder of the run's own, and never in that of whoever runs the tests.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 from hypothesis import HealthCheck, settings
 
 # Deadlines and the too_slow check read the wall clock, so a loaded machine could fail them.
@@ -10,3 +20,16 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("ci")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_config() -> Iterator[None]:
+    """Let nothing be written where the user of this machine keeps profiles and keys."""
+    before = os.environ.get("ANABRANCH_CONFIG")
+    with tempfile.TemporaryDirectory(prefix="anabranch-tests-") as folder:
+        os.environ["ANABRANCH_CONFIG"] = str(Path(folder, "config.toml"))
+        yield
+        if before is None:
+            del os.environ["ANABRANCH_CONFIG"]
+        else:
+            os.environ["ANABRANCH_CONFIG"] = before

@@ -1,21 +1,25 @@
-"""Runs many random fault scenarios: `python tests/soak.py --seeds 2000`; see `make soak`."""
+"""Runs many random fault scenarios: `python tests/soak.py --seeds 2000`; see `make soak`.
+
+With `--trust` the networks have a registry, private streams, and those who do not keep to it.
+"""
 
 import argparse
 import multiprocessing
 import sys
 import time
+from functools import partial
 
 from rich.console import Console
 from rich.progress import Progress
 
-from anabranch.sim.random_scenario import random_scenario
+from anabranch.sim.random_scenario import random_scenario, random_trust_scenario
 from anabranch.sim.scenario import Run
 
 
-def run_seed(seed: int) -> tuple[int, int, list[str]]:
+def run_seed(trust: bool, seed: int) -> tuple[int, int, list[str]]:
     """Run the scenario of one seed; return its events and what went wrong."""
     try:
-        run = Run(random_scenario(seed), seed).go()
+        run = Run(random_trust_scenario(seed) if trust else random_scenario(seed), seed).go()
     except Exception as error:
         return seed, 0, [f"{type(error).__name__}: {error}"]
     return seed, run.sim.handled, run.checker.violations
@@ -26,9 +30,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=2000)
     parser.add_argument("--first", type=int, default=100_000)
+    parser.add_argument("--trust", action="store_true")
     options = parser.parse_args()
     seeds = range(options.first, options.first + options.seeds)
-    print(f"soak: seeds {seeds.start} to {seeds.stop - 1}", flush=True)
+    kind = "random-trust" if options.trust else "random"
+    print(f"soak: {kind}, seeds {seeds.start} to {seeds.stop - 1}", flush=True)
     failed, events, began = 0, 0, time.perf_counter()
     console = Console(stderr=True)
     with (
@@ -36,13 +42,14 @@ def main() -> int:
         Progress(console=console, disable=not console.is_terminal) as bar,
     ):
         task = bar.add_task("soak", total=len(seeds))
-        for seed, handled, violations in pool.imap_unordered(run_seed, seeds, chunksize=4):
+        run = partial(run_seed, options.trust)
+        for seed, handled, violations in pool.imap_unordered(run, seeds, chunksize=4):
             events += handled
             bar.advance(task)
             if violations:
                 failed += 1
                 print(f"seed {seed}: {violations[0]} ({len(violations)} in all)", flush=True)
-                print(f"    to see it: anabranch simulate random --seed {seed}", flush=True)
+                print(f"    to see it: anabranch simulate {kind} --seed {seed}", flush=True)
     seconds = time.perf_counter() - began
     print(f"soak: {len(seeds)} seeds, {events} events, {seconds:.0f} s, {failed} failed")
     return 1 if failed else 0

@@ -21,3 +21,15 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), target
+
+
+def test_every_row_of_the_security_page_names_a_test_that_is_there() -> None:
+    page = (ROOT / "docs" / "security.md").read_text()
+    table = page.partition("## What attackers can and cannot do")[2].partition("\n## ")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) > 20
+    for row in rows:
+        found = re.fullmatch(r".*\| `(tests/[\w/]+\.py)::(test_\w+)` \|", row)
+        assert found, row
+        source = (ROOT / found[1]).read_text()
+        assert re.search(rf"^def {found[2]}\(", source, re.MULTILINE), found[0]

@@ -35,7 +35,7 @@ def walk(info: mi.Type, path: str) -> Iterator[tuple[str, mi.Type]]:
 def complaint(info: mi.Type) -> str | None:
     """Say what limit a type lacks; None if it has all it needs."""
     match info:
-        case mi.BoolType() | mi.UnionType():
+        case mi.BoolType() | mi.NoneType() | mi.UnionType():
             return None
         case mi.StructType():
             closed = info.array_like and info.forbid_unknown_fields

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("network")
 
 def test_the_network_names_its_owner_and_its_trackers(network: Json) -> None:
     seen = answer("network", "show")
-    assert list(seen) == ["network", "name", "owner", "me", "trackers"]
+    assert list(seen) == ["network", "name", "owner", "me", "trackers", "storage"]
     assert seen["network"] == network["network"]
     assert seen["owner"] == seen["me"]
     [tracker] = seen["trackers"]
@@ -34,6 +34,19 @@ def test_a_tracker_is_named_moved_and_removed() -> None:
     assert answer("network", "remove-tracker", OTHER)["trackers"] == [first]
     assert "a network needs one tracker" in refusal("network", "remove-tracker", first["node"])
     assert answer("network", "show")["trackers"] == [first]
+
+
+def test_a_storage_node_is_named_moved_and_removed() -> None:
+    assert answer("network", "show")["storage"] == []
+    added = answer("network", "add-storage", OTHER, "ws://127.0.0.1:9", "http://127.0.0.1:8")
+    entry = {"node": OTHER, "address": "ws://127.0.0.1:9", "http": "http://127.0.0.1:8"}
+    assert added["storage"] == [entry]
+    assert f"storage  {OTHER}  ws://127.0.0.1:9" in shown("network", "show")
+    moved = answer("network", "add-storage", OTHER, "ws://127.0.0.1:7")
+    assert moved["storage"] == [{**entry, "address": "ws://127.0.0.1:7", "http": ""}]
+    assert answer("network", "remove-storage", OTHER)["storage"] == []
+    assert "is no storage node of this network" in refusal("network", "remove-storage", OTHER)
+    assert len(answer("network", "show")["trackers"]) == 1
 
 
 @pytest.mark.parametrize(

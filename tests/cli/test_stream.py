@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from anabranch.cli import app
 from cli.commands import Json, answer, answers, refusal, shown
 
-KEYS = ["id", "partitions", "overlay", "degree", "metadata", "trackers", "permissions"]
+KEYS = ["id", "partitions", "overlay", "degree", "metadata", "trackers", "storage", "encrypted"]
 SOMEBODY = "0x" + "ab" * 20
 
 pytestmark = pytest.mark.usefixtures("network")
@@ -17,7 +17,8 @@ pytestmark = pytest.mark.usefixtures("network")
 
 def test_a_stream_is_created_shown_and_listed() -> None:
     created = answer("stream", "create", "a/b", "--partitions", "3", "--metadata", "hello")
-    assert list(created) == KEYS
+    assert list(created) == [*KEYS, "permissions"]
+    assert created["encrypted"]
     assert created["id"].endswith("/a/b")
     assert (created["partitions"], created["degree"], created["metadata"]) == (3, 4, "hello")
     assert answer("stream", "show", "a/b") == answer("stream", "show", created["id"]) == created
@@ -36,6 +37,55 @@ def test_a_person_sees_a_stream_as_a_table() -> None:
     assert any(line.endswith("/table") for line in shown("stream", "list").splitlines())
 
 
+def test_a_stream_is_edited_and_keeps_what_is_not_named() -> None:
+    answer("stream", "create", "edited", "--metadata", "before", "--public", "subscribe")
+    tracker = f"{SOMEBODY}=ws://127.0.0.1:9"
+    edited = answer(
+        "stream", "edit", "edited", "--partitions", "3", "--tracker", tracker, "--storage", SOMEBODY
+    )
+    assert (edited["partitions"], edited["degree"], edited["metadata"]) == (3, 4, "before")
+    assert edited["trackers"] == edited["storage"] == [SOMEBODY]
+    assert not edited["encrypted"]
+    again = answer("stream", "edit", "edited", "--no-trackers", "--no-storage", "--metadata", "")
+    assert (again["partitions"], again["metadata"]) == (3, "")
+    assert again["trackers"] == again["storage"] == []
+    for options, advice in (
+        ([], "name what is to be changed"),
+        (["--partitions", "1"], "none taken away"),
+        (["--degree", "99"], "a node has 2 to 64 neighbours"),
+        (["--storage", SOMEBODY, "--no-storage"], "not both"),
+        (["--storage", "x"], "write 0x and 40 hexadecimal digits"),
+    ):
+        assert advice in refusal("stream", "edit", "edited", *options)
+    assert answer("stream", "show", "edited") == again
+
+
+def test_the_rights_of_many_are_set_in_one_change(tmp_path: Path) -> None:
+    answer("stream", "create", "many", "--public", "subscribe")
+    other = "0x" + "cd" * 20
+    file = tmp_path / "rights.jsonl"
+    lines = [
+        f'{{"who": "{SOMEBODY}", "rights": ["publish", "subscribe"]}}',
+        "",
+        f'{{"who": "{other}", "rights": ["grant"]}}',
+        '{"who": "public", "rights": []}',
+    ]
+    file.write_text("\n".join(lines))
+    permitted = answer("stream", "permit", "many", str(file))
+    held = {row["who"]: row["rights"] for row in permitted["permissions"]}
+    assert held == {SOMEBODY: ["publish", "subscribe"], other: ["grant"]}
+    assert permitted["encrypted"]
+    for text, advice in (
+        ("nonsense", "line 1 is no permission"),
+        ('{"who": "public", "rights": ["fly"]}', "choose of publish"),
+        ('{"who": "public", "rights": []}\n' * 2, "line 2 names public a second time"),
+        ("", "give 1 to 64"),
+    ):
+        file.write_text(text)
+        assert advice in refusal("stream", "permit", "many", str(file))
+    assert answer("stream", "show", "many") == permitted
+
+
 def test_what_is_there_is_taken_only_if_one_says_so() -> None:
     first = answer("stream", "create", "once", "--partitions", "2")
     assert "exists" in refusal("stream", "create", "once")
@@ -51,6 +101,8 @@ def test_what_is_there_is_taken_only_if_one_says_so() -> None:
         (["create", "w", "--overlay", "moon"], "choose of random-regular"),
         (["create", "w", "--public", "fly"], "choose of publish, subscribe, grant, edit, delete"),
         (["create", f"{SOMEBODY}/theirs"], "forbidden"),
+        (["create", "w", "--tracker", "x"], "write 0x...=ws://host:port"),
+        (["edit", "no/such", "--degree", "5"], "there is no stream"),
         (["show", "no/such"], "look for it with `anabranch stream list`"),
         (["show", "a", "--profile", "moon"], "choose one of local"),
         (["show", "a", "--address", "junk"], "write anabranch://<64 hexadecimal digits>@"),

@@ -13,6 +13,7 @@ from anabranch.core import changes
 from anabranch.core.changes import (
     Change,
     CreateStream,
+    EditStream,
     Genesis,
     Right,
     SetPermission,
@@ -26,12 +27,12 @@ from anabranch.core.changes import (
     unpack_page,
 )
 from anabranch.core.errors import LocalError, RemoteError
+from anabranch.core.history import check_signature
 from anabranch.core.messages.registry import MAX_CHANGE_BYTES, MAX_PAGE_BYTES, MAX_PAGE_CHANGES
-from anabranch.core.registry import check_signature
 from chains import GENESIS, NET, OWNER, STREAM
 from machines import KEYS, NODES
 
-CHANGE = Change(STREAM, 1, NET, OWNER.node, 1_000, CreateStream(partitions=3))
+CHANGE = Change(STREAM, (NET,), 1, OWNER.node, 1_000, (CreateStream(partitions=3),))
 
 
 @pytest.mark.parametrize("root", [Change, Genesis])
@@ -89,7 +90,7 @@ def test_hostile_bytes_raise_a_remote_error_and_nothing_else(data: bytes) -> Non
 def test_a_change_that_is_too_long_is_refused_where_it_is_made() -> None:
     wide = CreateStream(metadata="\U0001f600" * 4096)
     with pytest.raises(LocalError, match="shorten the metadata"):
-        encode_change(msgspec.structs.replace(CHANGE, action=wide), NET, OWNER.sign)
+        encode_change(msgspec.structs.replace(CHANGE, actions=(wide,)), NET, OWNER.sign)
     with pytest.raises(RemoteError, match="change-malformed"):
         decode_change(bytes(MAX_CHANGE_BYTES + 1))
 
@@ -103,6 +104,16 @@ def test_a_page_takes_what_its_two_bounds_allow() -> None:
     packed = pack_page(large, 1)
     assert unpack_page(packed) == tuple(large[1:4])
     assert len(packed) <= MAX_PAGE_BYTES
+
+
+def test_an_edit_leaves_what_it_does_not_name() -> None:
+    before = CreateStream(3, "random-regular", 6, "about", 2, (), (NODES[1],))
+    edited = EditStream(metadata="", storage=()).apply(before)
+    assert edited == CreateStream(3, "random-regular", 6, "", 2, (), ())
+    assert EditStream().apply(before) == before
+    assert EditStream(5, "other", 8).apply(before) == CreateStream(
+        5, "other", 8, "about", 2, (), (NODES[1],)
+    )
 
 
 def test_rights_have_names() -> None:
@@ -119,7 +130,7 @@ def test_the_encoding_is_what_is_written_down() -> None:
         "9501a474657374ce3b9ab678c414" + OWNER.node.hex() + "c410" + b"n".hex() * 16
     )
     permission = SetPermission(NODES[5], 3, 9)
-    body = msgspec.msgpack.encode(msgspec.structs.replace(CHANGE, action=permission))
+    body = msgspec.msgpack.encode(msgspec.structs.replace(CHANGE, actions=(permission,)))
     assert msgspec.msgpack.decode(body) == [
-        STREAM, 1, NET, OWNER.node, 1_000, [2, NODES[5], 3, 9],
+        STREAM, [NET], 1, OWNER.node, 1_000, [[2, NODES[5], 3, 9]],
     ]  # fmt: skip

@@ -22,16 +22,23 @@ from anabranch.core.ids import chain_key, stream_part
 from anabranch.core.messages import (
     Bye,
     ChainChanged,
+    ChainHead,
     ChainList,
     ChainPage,
     Contact,
     Control,
     Got,
+    HeadList,
     Instruction,
+    Introduce,
+    KeyAnswer,
+    KeyRequest,
     Leave,
     ListChains,
+    ListHeads,
     Meet,
     ReadChain,
+    Refused,
     Report,
     SlowDown,
     Status,
@@ -55,13 +62,19 @@ EXAMPLES: list[Control] = [
     Instruction(PART, 2**40, (Contact(ANN, "ws://localhost:7001"), Contact(BEN)), (CAT,)),
     Leave(PART),
     Report(PART, 1, 2, 3, 4, 5, 60_000, 70_000, 80_000, 9),
-    ReadChain(1, PART.stream, 2),
+    Refused(PART, "unpermitted"),
+    KeyRequest(PART, chain_key(ANN, 7), b"t" * 16, 3, b"request"),
+    KeyAnswer(PART, b"t" * 16, b"answer"),
+    ReadChain(1, PART.stream, 2, b"h" * 32),
     ChainPage(1, PART.stream, 2, 300, b"h" * 32, b"\x91\xc4\x01x"),
     WriteChange(2, b"change"),
     Written(2, 301, "stale: read the chain and try again"),
     ListChains(3, "0x0a", "0x0b"),
     ChainList(3, (PART.stream, NETWORK), True),
-    ChainChanged(PART.stream, 301),
+    ChainChanged(PART.stream, 301, b"h" * 32),
+    ListHeads(4, "0x0a", b"d" * 32),
+    HeadList(4, (ChainHead(PART.stream, 301, b"h" * 32),), True, True),
+    Introduce(ANN, 1_767_225_600_000, b"s" * 64),
 ]
 
 MESSAGES = st.one_of([wire_types.values(mi.type_info(kind)) for kind in wire_types.CONTROL_TYPES])
@@ -215,14 +228,14 @@ def test_a_length_that_lies_costs_nothing(length: bytes) -> None:
     ("data", "why"),
     [
         (b"", "packet-size"),
-        (b"\1\0", "packet-size"),
+        (b"\2\0", "packet-size"),
         (b"\0\0\x90", "protocol-version"),
-        (b"\2\0\x90", "protocol-version"),
-        (b"\1\2\x90", "packet-kind"),
-        (b"\1\xff\x90", "packet-kind"),
-        (b"\1\1\x90", "packet-kind"),  # data where control was due
-        (b"\1\0\x90", "malformed"),
-        (b"\1\0\xc0", "malformed"),
+        (b"\1\0\x90", "protocol-version"),
+        (b"\2\2\x90", "packet-kind"),
+        (b"\2\xff\x90", "packet-kind"),
+        (b"\2\1\x90", "packet-kind"),  # data where control was due
+        (b"\2\0\x90", "malformed"),
+        (b"\2\0\xc0", "malformed"),
         (codec.encode(Leave(PART)) + b"\0", "malformed"),
         (HEAD + bytes(codec.MAX_CONTROL_BYTES - 2), "malformed"),
         (HEAD + bytes(codec.MAX_CONTROL_BYTES - 1), "packet-size"),
@@ -238,7 +251,7 @@ def test_a_bad_data_packet_is_refused_with_its_reason() -> None:
     longest = codec.carry_head(1, bytes(codec.MAX_ROUTE_BYTES)) + bytes(MAX_FRAME_BYTES)
     assert codec.frame_start(longest) == 4 + codec.MAX_ROUTE_BYTES
     assert reason(codec.frame_start, longest + b"\0") == "packet-size"
-    assert codec.frame_start(b"\1\1\1\0f") == 4
-    assert reason(codec.frame_start, b"\1\1\1\0") == "packet-size"
-    assert codec.frame_start(b"\1\1\1\x40f") == 68  # beyond the end: `peek` refuses the rest
-    assert reason(codec.frame_start, b"\1\1\1\x41f") == "route-size"
+    assert codec.frame_start(b"\2\1\1\0f") == 4
+    assert reason(codec.frame_start, b"\2\1\1\0") == "packet-size"
+    assert codec.frame_start(b"\2\1\1\x40f") == 68  # beyond the end: `peek` refuses the rest
+    assert reason(codec.frame_start, b"\2\1\1\x41f") == "route-size"

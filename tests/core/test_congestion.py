@@ -163,6 +163,19 @@ def test_the_way_back_is_the_one_the_newest_first_copy_came_on() -> None:
     assert congestion.whom_to_tell(KEY, chain_key(NODES[9], 2), START) is None
 
 
+def test_the_way_back_is_known_whether_or_not_it_was_told() -> None:
+    congestion = Congestion()
+    assert congestion.upstream(KEY, CHAIN) is None
+    congestion.came(KEY, CHAIN, A)
+    assert congestion.upstream(KEY, CHAIN) == A
+    assert congestion.whom_to_tell(KEY, CHAIN, 1.0) == A
+    assert congestion.upstream(KEY, CHAIN) == A
+    congestion.came(KEY, CHAIN, B)
+    assert congestion.upstream(KEY, CHAIN) == B
+    congestion.left(KEY)
+    assert congestion.upstream(KEY, CHAIN) is None
+
+
 def test_nobody_is_told_too_often() -> None:
     congestion = Congestion()
     congestion.came(KEY, CHAIN, A)

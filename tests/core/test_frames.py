@@ -33,6 +33,7 @@ CHEAP = CheapKeys()
 CHEAP_SIGNER = CHEAP.identity(b"a simulated node")
 REAL_SIGNER = Identity((1).to_bytes(32))
 END = 1 << 63
+KEY = b"k" * 32
 
 Numbered = list[tuple[int, Draft]]
 
@@ -334,4 +335,10 @@ def test_a_bad_body_is_refused(body: bytes) -> None:
 
 
 def test_an_encrypted_frame_is_not_opened_without_its_key() -> None:
-    assert reason(frames.messages, unsigned(packed([Item(0, 0, b"")], 1))) == "encrypted"
+    assert reason(frames.messages, unsigned(packed([Item(0, 0, b"")], 1))) == "no-key"
+    assert reason(frames.messages, unsigned(packed([Item(0, 0, b"")], 1)), KEY) == "undecryptable"
+
+
+@pytest.mark.parametrize("method", [2, 255])
+def test_an_encryption_that_we_do_not_know_is_refused_whatever_the_key(method: int) -> None:
+    assert reason(frames.messages, unsigned(packed([Item(0, 0, b"")], method)), KEY) == "encrypted"

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.core.errors import LocalError
-from anabranch.core.identity import CheapIdentity, CheapKeys, Identity, KnownKeys
+from anabranch.core.errors import LocalError, RemoteError
+from anabranch.core.identity import CheapIdentity, CheapKeys, Curve, Identity, KnownKeys
 from anabranch.core.ids import NodeId, show
 
 ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
@@ -181,3 +181,53 @@ def test_a_cheap_node_holds_no_secret_but_its_own() -> None:
     signature = int.from_bytes(bob.sign(DIGEST))
     for bit in range(512):
         assert not keys.verify(bob.node, DIGEST, (signature ^ 1 << bit).to_bytes(64))
+
+
+# --- Agreeing on secrets --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("curve", [KnownKeys(), CheapKeys()])
+@given(SECRETS, SECRETS, SECRETS)
+@settings(max_examples=20)
+def test_two_agree_on_a_secret_that_a_third_does_not_have(
+    curve: Curve, one: bytes, two: bytes, three: bytes
+) -> None:
+    alice, bob, eve = map(curve.identity, (one, two, three))
+    agreed = alice.agree(bob.public)
+    assert (len(agreed), len(alice.public)) == (32, 33)
+    assert agreed == bob.agree(alice.public)
+    assert len({one, two, three}) < 3 or agreed not in (
+        eve.agree(alice.public),
+        eve.agree(bob.public),
+    )
+
+
+@pytest.mark.parametrize("curve", [KnownKeys(), CheapKeys()])
+def test_a_public_key_has_the_address_of_its_holder(curve: Curve) -> None:
+    alice, bob = curve.identity(b"\1" * 32), curve.identity(b"\2" * 32)
+    assert (curve.address(alice.public), curve.address(bob.public)) == (alice.node, bob.node)
+
+
+def test_the_public_key_and_the_agreement_are_those_of_the_curve() -> None:
+    one = Identity((1).to_bytes(32))  # its point is the generator
+    generator = "0279be667ef9dcbbac55a06295ce870b07029bfcdb2dce28d959f2815b16f81798"
+    assert one.public.hex() == generator
+    assert one.agree(BOB.public) == hashlib.sha256(BOB.public).digest()
+
+
+@pytest.mark.parametrize(
+    "public", [b"", bytes(33), b"\2" + b"\xff" * 32, ALICE.public[:-1], ALICE.public + b"\0"]
+)
+def test_what_is_no_public_key_is_a_peers_mistake(public: bytes) -> None:
+    with pytest.raises(RemoteError, match="public-key"):
+        ALICE.agree(public)
+    with pytest.raises(RemoteError, match="public-key"):
+        KnownKeys().address(public)
+
+
+def test_a_cheap_public_key_that_nobody_has_is_a_peers_mistake() -> None:
+    keys = CheapKeys()
+    with pytest.raises(RemoteError, match="public-key"):
+        keys.address(CheapIdentity(b"stranger").public)
+    with pytest.raises(RemoteError, match="public-key"):
+        keys.identity(b"alice").agree(b"short")

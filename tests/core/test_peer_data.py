@@ -2,7 +2,7 @@
 
 import pytest
 
-from anabranch.core import frames
+from anabranch.core import codec, frames
 from anabranch.core.ids import StreamPart
 from anabranch.core.incoming import MAX_SKEW_S
 from anabranch.core.machine import (
@@ -265,11 +265,11 @@ FRAME = Chain(PUBLISHER).frame()
     ("reason", "bad"),
     [
         ("packet-size", b""),
-        ("packet-size", b"\1\1\1"),
+        ("packet-size", codec.DATA_HEAD + b"\1"),
         ("packet-size", packet(FRAME) + bytes(1_000_000)),
-        ("protocol-version", b"\2" + packet(FRAME)[1:]),
-        ("packet-kind", b"\1\2" + packet(FRAME)[2:]),
-        ("malformed", b"\1\0garbage"),
+        ("protocol-version", b"\1" + packet(FRAME)[1:]),
+        ("packet-kind", codec.DATA_HEAD[:1] + b"\2" + packet(FRAME)[2:]),
+        ("malformed", codec.DATA_HEAD[:1] + b"\0garbage"),
         ("route-size", packet(FRAME)[:3] + b"\xff" + packet(FRAME)[4:]),
         ("frame-size", packet(FRAME)[:100]),
         ("frame-length", packet(FRAME)[:-1]),

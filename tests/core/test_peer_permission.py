@@ -1,5 +1,6 @@
 """A Peer and the permissions of the registry: frames in doubt, and our own drafts."""
 
+from anabranch.core.changes import Right
 from anabranch.core.ids import NodeId, StreamPart
 from anabranch.core.machine import (
     Deliver,
@@ -46,11 +47,14 @@ class Reader(Service):
     events = (Follow,)
 
     def __init__(self, *may: NodeId) -> None:
-        self.may = list(may)
+        self.publishers = list(may)
         self.silent = False
 
     def permits(self, part: StreamPart, publisher: NodeId, now: float) -> bool:
-        return publisher in self.may
+        return publisher in self.publishers
+
+    def may(self, stream: str, user: NodeId, right: Right, now: float) -> bool:
+        return right is Right.SUBSCRIBE  # everybody
 
     def doubt(self, stream: str, now: float) -> list[Effect]:
         return [] if self.silent else [ASKED]
@@ -96,7 +100,7 @@ def test_a_frame_that_was_permitted_meanwhile_is_taken_as_if_it_had_just_come() 
     chain = Chain(PUBLISHER)
     frame = chain.frame()
     hand(data(A, frame, route=b"\1"), data(B, frame))
-    reader.may.append(PUBLISHER.node)
+    reader.publishers.append(PUBLISHER.node)
     deliver, forward, got, copy = learn(hand)
     assert (deliver.frame, forward.branches) == (frame, [(B, b"\2")])
     assert got == Send(A, Got(PART, chain.key, chain.newest))
@@ -109,7 +113,7 @@ def test_what_is_not_permitted_was_never_seen() -> None:
     frame = Chain(PUBLISHER).frame()
     hand(data(A, frame))
     hand.wait(DOUBT_FOR_S)
-    reader.may.append(PUBLISHER.node)
+    reader.publishers.append(PUBLISHER.node)
     assert of(Deliver, hand(data(B, frame)))
 
 
@@ -122,7 +126,7 @@ def test_the_word_on_another_stream_or_no_grant_changes_nothing() -> None:
     hand, reader = subscriber()
     hand(data(A, Chain(PUBLISHER).frame()))
     assert learn(hand) == []
-    reader.may.append(PUBLISHER.node)
+    reader.publishers.append(PUBLISHER.node)
     assert learn(hand, OTHER.stream) == []
     assert of(Deliver, learn(hand))
 
@@ -131,7 +135,7 @@ def test_what_came_over_a_link_that_is_gone_is_dropped() -> None:
     hand, reader = subscriber()
     frame = Chain(PUBLISHER).frame()
     hand(data(A, frame), LinkDown(A, "reset"))
-    reader.may.append(PUBLISHER.node)
+    reader.publishers.append(PUBLISHER.node)
     assert learn(hand) == [Dropped(head(frame), "link-down", A)]
 
 
@@ -148,7 +152,7 @@ def test_a_permission_that_is_taken_back_ends_at_once() -> None:
     hand, reader = subscriber(PUBLISHER.node)
     chain = Chain(PUBLISHER)
     assert of(Deliver, hand(data(A, chain.frame())))
-    reader.may.clear()
+    reader.publishers.clear()
     learn(hand)
     assert hand(data(A, chain.frame())) == [ASKED]
 
@@ -170,7 +174,7 @@ def test_drafts_in_doubt_wait_for_the_registrys_word() -> None:
     hand, reader = subscriber()
     assert hand(Publish(PART, drafts(1))) == [ASKED]
     assert hand(Publish(PART, drafts(2))) == []  # it has been asked
-    reader.may.append(NODES[0])
+    reader.publishers.append(NODES[0])
     (published,) = of(Published, learn(hand))
     assert published.head.count == 2
 

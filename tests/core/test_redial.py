@@ -6,18 +6,27 @@ from anabranch.core.machine import Connect
 from anabranch.core.redial import REDIAL_FIRST_S, REDIAL_MOST_S, Redial
 from machines import NODES, START
 
-A = NODES[1]
+A, B = NODES[1:3]
 
 
 def test_what_is_held_is_dialled_unless_its_link_stands() -> None:
     redial = Redial(random.Random(1))
-    assert redial.hold(A, "ws://a", is_up=False) == [Connect(A, "ws://a")]
-    assert Redial(random.Random(1)).hold(A, "ws://a", is_up=True) == []
+    assert redial.hold({A: "ws://a"}, ()) == [Connect(A, "ws://a")]
+    assert redial.hold({A: "ws://a"}, ()) == []  # it is under way
+    assert Redial(random.Random(1)).hold({A: "ws://a"}, (A,)) == []
+
+
+def test_who_has_moved_is_dialled_anew_and_from_then_on_there() -> None:
+    redial = Redial(random.Random(1))
+    redial.hold({A: "ws://a", B: "ws://b"}, (B,))
+    assert redial.hold({A: "ws://other", B: "ws://elsewhere"}, (B,)) == [Connect(A, "ws://other")]
+    redial.down(B, START)
+    assert redial.wake(START + REDIAL_MOST_S) == [Connect(B, "ws://elsewhere")]
 
 
 def test_the_delay_doubles_up_to_its_most_and_begins_anew() -> None:
     redial, now, delays = Redial(random.Random(1)), START, []
-    redial.hold(A, "ws://a", is_up=False)
+    redial.hold({A: "ws://a"}, ())
     for _ in range(8):
         redial.down(A, now)
         assert redial.wakeup_at is not None
@@ -35,17 +44,17 @@ def test_the_delay_doubles_up_to_its_most_and_begins_anew() -> None:
 
 def test_a_fault_is_in_no_hurry() -> None:
     redial = Redial(random.Random(1))
-    redial.hold(A, "ws://a", is_up=True)
+    redial.hold({A: "ws://a"}, (A,))
     redial.down(A, START, at_fault=True)
     assert redial.wakeup_at is not None
     assert redial.wakeup_at - START >= REDIAL_MOST_S * 0.75
 
 
-def test_what_is_released_or_was_never_held_is_not_dialled() -> None:
+def test_what_is_held_no_more_or_never_was_is_not_dialled() -> None:
     redial = Redial(random.Random(1))
-    redial.hold(A, "ws://a", is_up=True)
+    redial.hold({A: "ws://a"}, (A,))
     redial.down(A, START)
-    redial.down(NODES[2], START)
-    redial.release(A)
+    redial.down(B, START)
+    redial.hold({}, ())
     assert redial.wakeup_at is None
     redial.up(A)

@@ -10,7 +10,6 @@ from anabranch.core.changes import (
     CreateStream,
     DeleteStream,
     SetPermission,
-    SetTrackers,
     encode_change,
     unpack_page,
 )
@@ -19,27 +18,27 @@ from anabranch.core.ids import StreamPart, show
 from anabranch.core.machine import Effect, Notice, Send, Store, Stored
 from anabranch.core.messages import (
     ChainChanged,
+    ChainHead,
     ChainList,
     ChainPage,
+    HeadList,
     ListChains,
+    ListHeads,
     ReadChain,
     Status,
-    WriteChange,
     Written,
 )
 from anabranch.core.messages.registry import MAX_LISTED, MAX_PAGE_CHANGES, NETWORK
-from anabranch.core.registry import StreamState
-from anabranch.core.registry_keeper import MAX_SKEW_MS, MAX_WATCHED, RegistryKeeper
+from anabranch.core.registry_keeper import MAX_SKEW_MS, RegistryKeeper
 from anabranch.core.rendezvous import trackers_for
 from chains import (
     COPIER,
     ENTRIES,
-    GENESIS,
     NET,
     OWNER,
     SECOND,
     STREAM,
-    WRITER,
+    THIRD,
     Disk,
     Writer,
     heights,
@@ -51,24 +50,28 @@ from machines import KEYS, NODES, SIGNERS, START
 ANN, BEN = NODES[1:3]
 
 
-def keeper(*rows: list[tuple[str, int, bytes]], me: bytes = WRITER) -> Any:
+def keeper(*rows: list[tuple[str, int, bytes]]) -> Any:
     """Make a keeper with these chains beside the network's."""
     every = [*network_rows(*ENTRIES), *(row for some in rows for row in some)]
-    return RegistryKeeper(me, NET, KEYS.verify, every)
+    return RegistryKeeper(NET, KEYS.verify, every)
 
 
-def hear(kept: Any, sender: bytes, message: Any, at: float = START) -> list[Effect]:
-    return kept.receive(sender, message, at)
-
-
-def read(kept: Any, chain: str, after: int = 0, sender: bytes = ANN) -> ChainPage:
-    [send] = hear(kept, sender, ReadChain(7, chain, after))
+def read(
+    kept: Any, chain: str, after: int = 0, head: bytes = b"", sender: bytes = ANN
+) -> ChainPage:
+    [send] = kept.receive(sender, ReadChain(7, chain, after, head))
     assert send.to == sender
     return send.message
 
 
 def write(kept: Any, change: bytes, sender: bytes = ANN, ticket: int = 1) -> list[Effect]:
-    return hear(kept, sender, WriteChange(ticket, change))
+    kept.check(change)
+    return kept.write(sender, ticket, change, START)
+
+
+def changed(writer: Writer) -> ChainChanged:
+    """What those who read a chain are told."""
+    return ChainChanged(writer.chain, writer.history.height, writer.history.head)
 
 
 # --- Reading --------------------------------------------------------------------------------
@@ -79,8 +82,9 @@ def test_a_chain_is_read_in_pages() -> None:
     kept = keeper(writer.rows())
     seen: list[bytes] = []
     while True:
-        page = read(kept, STREAM, len(seen))
-        assert (page.ticket, page.height, page.head) == (7, 151, writer.state.head)
+        page = read(kept, STREAM, len(seen), writer.history.head_at(len(seen)) or b"")
+        assert (page.ticket, page.height, page.head) == (7, 151, writer.history.head)
+        assert page.after == len(seen)
         changes = unpack_page(page.changes)
         seen += changes
         if len(seen) == page.height:
@@ -89,29 +93,60 @@ def test_a_chain_is_read_in_pages() -> None:
     assert seen == writer.changes
 
 
+def test_who_has_other_changes_is_told_all() -> None:
+    writer = Writer().add(CreateStream())
+    other = writer.fork().add(SetPermission(BEN, 1))
+    writer.add(SetPermission(ANN, 1), SetPermission(ANN, 2))
+    kept = keeper(writer.rows())
+    assert heights(read(kept, STREAM, 2, writer.history.head_at(2) or b"")) == (2, 1, 3)
+    for after, head in ((2, other.history.head), (2, b""), (9, other.history.head)):
+        assert heights(read(kept, STREAM, after, head)) == (0, 3, 3)
+
+
 def test_what_there_is_nothing_of_is_said_to_be_empty() -> None:
     kept = keeper()
     assert read(kept, STREAM) == ChainPage(7, STREAM, 0, 0, NET)
-    assert heights(read(kept, STREAM, 5)) == (5, 0, 0)
+    assert heights(read(kept, STREAM, 5)) == (0, 0, 0)
     assert heights(read(kept, NETWORK)) == (0, 2, 2)
     assert kept.state(STREAM) is None
     with pytest.raises(RemoteError, match="chain-name"):
-        hear(kept, ANN, ReadChain(1, "nonsense"))
+        kept.receive(ANN, ReadChain(1, "nonsense"))
 
 
 def test_streams_that_exist_are_listed_by_prefix_and_in_pages() -> None:
     names = [f"{show(OWNER.node)}/s{at:03}" for at in range(120)]
     rows = [row for name in names for row in stream_rows(name)]
     kept = keeper(rows, stream_rows(STREAM, DeleteStream()))
-    [first] = hear(kept, ANN, ListChains(3))
+    [first] = kept.receive(ANN, ListChains(3))
     assert first == Send(ANN, ChainList(3, tuple(names[:MAX_LISTED]), True))
-    [rest] = hear(kept, ANN, ListChains(4, "", names[MAX_LISTED - 1]))
+    [rest] = kept.receive(ANN, ListChains(4, "", names[MAX_LISTED - 1]))
     assert rest == Send(ANN, ChainList(4, tuple(names[MAX_LISTED:]), False))
-    some = hear(kept, ANN, ListChains(5, names[10][:-1]))
+    some = kept.receive(ANN, ListChains(5, names[10][:-1]))
     assert some == [Send(ANN, ChainList(5, tuple(names[10:20])))]
-    assert hear(kept, ANN, ListChains(6, "0xff")) == [Send(ANN, ChainList(6))]
-    assert hear(kept, ANN, ListChains(6, names[5], names[9])) == [Send(ANN, ChainList(6))]
+    assert kept.receive(ANN, ListChains(6, "0xff")) == [Send(ANN, ChainList(6))]
+    assert kept.receive(ANN, ListChains(6, names[5], names[9])) == [Send(ANN, ChainList(6))]
     assert kept.streams() == names
+
+
+def test_heads_are_listed_in_pages_unless_all_are_the_same() -> None:
+    names = [f"{show(OWNER.node)}/s{at:03}" for at in range(120)]
+    gone = stream_rows(STREAM, DeleteStream())
+    kept = keeper([row for name in names for row in stream_rows(name)], gone)
+    twin = keeper(gone, [row for name in reversed(names) for row in stream_rows(name)])
+    every = [STREAM, NETWORK, *names]  # a chain that was deleted goes on
+    every.sort()
+    assert kept.chains() == every
+    [first] = kept.receive(COPIER, ListHeads(3))
+    assert [head.chain for head in first.message.heads] == every[:MAX_LISTED]
+    assert (first.message.more, first.message.same) == (True, False)
+    [rest] = kept.receive(COPIER, ListHeads(4, every[MAX_LISTED - 1], b"?" * 32))
+    assert [head.chain for head in rest.message.heads] == every[MAX_LISTED:]
+    assert not rest.message.more
+    network = kept.history(NETWORK)
+    assert rest.message.heads[-1] == ChainHead(NETWORK, 2, network.head)
+    assert kept.receive(COPIER, ListHeads(5, "", twin.digest)) == [
+        Send(COPIER, HeadList(5, same=True))
+    ]
 
 
 def test_the_directory_follows_the_chains() -> None:
@@ -124,7 +159,7 @@ def test_the_directory_follows_the_chains() -> None:
 
 def test_other_messages_are_not_for_keepers() -> None:
     with pytest.raises(RemoteError, match="not-for-keepers"):
-        hear(keeper(), ANN, Status(StreamPart(STREAM, 0), 0))
+        keeper().receive(ANN, Status(StreamPart(STREAM, 0), 0))
 
 
 # --- Writing --------------------------------------------------------------------------------
@@ -138,7 +173,7 @@ def test_a_change_counts_once_it_is_on_the_disk() -> None:
     assert kept.streams() == []
     assert kept.stored(Stored(1)) == [
         Send(ANN, Written(1, 1)),
-        Send(ANN, ChainChanged(STREAM, 1)),  # it has read the chain
+        Send(ANN, changed(writer.take(change))),  # it has read the chain
     ]
     assert heights(read(kept, STREAM)) == (0, 1, 1)
     assert kept.streams() == [STREAM]
@@ -199,11 +234,10 @@ def test_a_change_that_is_asked_for_twice_is_written_once() -> None:
 
 def test_problems_say_what_to_do() -> None:
     rows = stream_rows()
-    kept, writer = keeper(rows), Writer().add(CreateStream(public=3))
-    state = writer.state
+    kept, history = keeper(rows), Writer().add(CreateStream(public=3)).history
 
     def problem(action: Any, signer: Any = OWNER, at: float = START) -> str:
-        change = Change(STREAM, 2, state.head, signer.node, int(at * 1000), action)
+        change = Change(STREAM, history.tips, 2, signer.node, int(at * 1000), (action,))
         [send] = write(kept, encode_change(change, NET, signer.sign))
         assert send.message.height == 0
         return send.message.problem
@@ -213,7 +247,18 @@ def test_problems_say_what_to_do() -> None:
     for off_s in (-1, 1):
         at = START + off_s * (MAX_SKEW_MS / 1000 + 1)
         assert problem(DeleteStream(), at=at).startswith("clock: ")
-    assert kept.state(STREAM).height == 1
+    assert kept.history(STREAM).height == 1
+
+
+def test_it_knows_when_an_author_knew_more() -> None:
+    writer = Writer().add(CreateStream(), SetPermission(ANN, 1))
+    later = writer.next(SetPermission(BEN, 1))
+    assert keeper().is_behind(later)
+    assert keeper(writer.rows()[:1]).is_behind(later)
+    assert not keeper(writer.rows()).is_behind(later)
+    assert not keeper(writer.take(later).rows()).is_behind(later)
+    [refused] = write(keeper(), later)
+    assert refused.message.problem.startswith("stale")
 
 
 def test_what_no_honest_author_sends_costs_the_link() -> None:
@@ -226,19 +271,6 @@ def test_what_no_honest_author_sends_costs_the_link() -> None:
     with pytest.raises(RemoteError, match="change-forged"):
         write(kept, Writer(network=bytes(32)).next(CreateStream()))
     assert kept.sizes()["chains"][0] == 1
-
-
-def test_only_the_first_tracker_writes() -> None:
-    change = Writer().next(CreateStream())
-    [refused] = write(keeper(me=COPIER), change)
-    assert refused.message.problem.startswith("not-the-writer")
-    alone = RegistryKeeper(COPIER, NET, KEYS.verify, network_rows())
-    assert alone.is_writer  # nobody has been named yet
-    assert not RegistryKeeper(COPIER, NET, KEYS.verify, network_rows(), first=False).is_writer
-    named = Writer(NETWORK).next(SetTrackers(ENTRIES))
-    [store] = write(alone, named)
-    assert alone.stored(Stored(store.token)) == [Send(ANN, Written(1, 2))]
-    assert not alone.is_writer
 
 
 def test_a_line_that_is_full_takes_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,51 +293,6 @@ def test_a_keeper_that_is_full_takes_no_new_chain(monkeypatch: pytest.MonkeyPatc
     assert write(kept, more) == [Store(1, STREAM, 2, more)]
 
 
-# --- Copying --------------------------------------------------------------------------------
-
-
-def test_copies_are_stored_in_order_and_told_to_those_who_read_here() -> None:
-    writer = Writer().add(CreateStream(), SetPermission(ANN, 1))
-    kept = keeper(me=COPIER)
-    read(kept, STREAM, sender=BEN)
-    one, two = writer.changes
-    assert kept.copy(STREAM, one) == [Store(1, STREAM, 1, one)]
-    assert kept.copy(STREAM, two) == []
-    assert kept.is_storing(STREAM)
-    assert kept.stored(Stored(1)) == [Send(BEN, ChainChanged(STREAM, 1)), Store(2, STREAM, 2, two)]
-    assert kept.stored(Stored(2)) == [Send(BEN, ChainChanged(STREAM, 2))]
-    assert not kept.is_storing(STREAM)
-    assert kept.copy(STREAM, two) == []  # it has that one
-
-
-def test_after_a_copy_that_failed_those_behind_it_are_dropped() -> None:
-    writer = Writer().add(CreateStream(), SetPermission(ANN, 1))
-    kept = keeper(me=COPIER)
-    for change in writer.changes:
-        kept.copy(STREAM, change)
-    assert kept.stored(Stored(1, "broken")) == [Notice(None, "disk", "broken")]
-    assert (kept.state(STREAM), kept.sizes()["copies in line"][0]) == (None, 0)
-
-
-def test_the_genesis_record_is_copied_like_a_change() -> None:
-    kept: Any = RegistryKeeper(COPIER, NET, KEYS.verify, first=False)
-    assert kept.copy(NETWORK, b"not it") == []
-    assert kept.copy(NETWORK, GENESIS) == [Store(1, NETWORK, 1, GENESIS)]
-    assert kept.state(NETWORK) is None
-    kept.stored(Stored(1))
-    assert kept.network_state.genesis.owner == OWNER.node
-
-
-def test_room_for_copies_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry_keeper, "MAX_IN_LINE", 1)
-    kept = keeper(me=COPIER)
-    assert kept.has_room
-    [store] = kept.copy(STREAM, Writer().next(CreateStream()))
-    assert not kept.has_room
-    kept.stored(Stored(store.token))
-    assert kept.has_room
-
-
 # --- The disk -------------------------------------------------------------------------------
 
 
@@ -315,10 +302,9 @@ def test_what_was_stored_makes_the_same_keeper_again() -> None:
         disk.settle(write(kept, writer.next(action)), kept.stored)
         writer.add(action)
     again = keeper(disk.rows)
-    one, two = kept.state(STREAM), again.state(STREAM)
-    assert isinstance(two, StreamState)
-    assert vars(one) == vars(two)
-    assert (two.height, again.streams()) == (4, [STREAM])
+    assert vars(kept.state(STREAM)) == vars(again.state(STREAM))
+    assert kept.digest == again.digest
+    assert (again.history(STREAM).height, again.streams()) == (4, [STREAM])
 
 
 def test_a_damaged_store_is_refused_with_its_place() -> None:
@@ -327,7 +313,7 @@ def test_a_damaged_store_is_refused_with_its_place() -> None:
         with pytest.raises(LocalError, match="stored registry is damaged"):
             keeper(bad)
     with pytest.raises(LocalError, match="another network's: change 1 of network"):
-        RegistryKeeper(WRITER, bytes(32), KEYS.verify, network_rows())
+        RegistryKeeper(bytes(32), KEYS.verify, network_rows())
 
 
 # --- Who is told ----------------------------------------------------------------------------
@@ -338,33 +324,25 @@ def test_who_reads_a_chain_is_told_until_its_link_ends() -> None:
     for sender in (ANN, BEN, ANN):
         read(kept, STREAM, sender=sender)
     effects = disk.settle(write(kept, writer.next(CreateStream()), OWNER.node), kept.stored)
-    told = ChainChanged(STREAM, 1)
-    assert effects[1:] == [Send(ANN, told), Send(BEN, told)]
+    writer.add(CreateStream())
+    assert effects[1:] == [Send(ANN, changed(writer)), Send(BEN, changed(writer))]
     kept.link(ANN, False)
     kept.link(NODES[7], False)
-    writer.add(CreateStream())
     effects = disk.settle(write(kept, writer.next(DeleteStream()), OWNER.node), kept.stored)
-    assert effects[1:] == [Send(BEN, ChainChanged(STREAM, 2))]
+    writer.add(DeleteStream())
+    assert effects[1:] == [Send(BEN, changed(writer))]
     kept.link(BEN, False)
     assert kept.sizes()["watches"][0] == 0
 
 
-def test_a_node_is_told_of_so_many_chains_and_a_tracker_of_all() -> None:
-    kept = keeper()
-    for node in (ANN, COPIER):
-        for at in range(MAX_WATCHED + 10):
-            read(kept, f"{STREAM}/{at}", sender=node)
-    assert kept.sizes()["chains a node watches"][0] == MAX_WATCHED + 10
-    assert kept.sizes()["watches"][0] == 2 * MAX_WATCHED + 10
-    assert kept.sizes()["chains"][0] == 1  # what does not exist takes no place among what does
-    disk, first = Disk(), Writer(f"{STREAM}/0")
-    effects = disk.settle(write(kept, first.next(CreateStream()), BEN), kept.stored)
-    assert effects[1:] == [Send(COPIER, ChainChanged(f"{STREAM}/0", 1))]
-
-
-def test_watches_are_bounded_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry_keeper, "MAX_WATCHES", 1)
-    kept = keeper()
-    read(kept, STREAM, sender=ANN)
-    read(kept, STREAM, sender=BEN)
-    assert kept.sizes()["watches"][0] == 1
+def test_who_compares_heads_is_told_of_all_chains_but_not_of_what_it_gave() -> None:
+    kept, disk, writer = keeper(), Disk(), Writer()
+    for tracker in (COPIER, THIRD):
+        kept.receive(tracker, ListHeads(1))
+    effects = disk.settle(write(kept, writer.next(CreateStream()), COPIER), kept.stored)
+    writer.add(CreateStream())
+    told = [Send(COPIER, changed(writer)), Send(THIRD, changed(writer))]
+    assert effects == [Send(COPIER, Written(1, 1)), *told]
+    given = writer.add(DeleteStream()).changes[-1]
+    effects = disk.settle(kept.copy(COPIER, STREAM, given), kept.stored)
+    assert effects == [Send(THIRD, changed(writer))]

@@ -18,6 +18,7 @@ from anabranch.core.changes import (
     hash_change,
 )
 from anabranch.core.errors import RemoteError
+from anabranch.core.history import History
 from anabranch.core.registry import StreamState
 from chains import ENTRIES, NET, OWNER, STREAM
 from machines import KEYS, NODES, SIGNERS, START
@@ -41,7 +42,7 @@ STEPS = st.tuples(
     ACTIONS,
     st.integers(0, 3),  # who says so
     st.integers(-2, 8),  # how long after the last change, in ms
-    st.sampled_from(["right"] * 8 + ["height", "previous", "chain", "forged", "network"]),
+    st.sampled_from(["right"] * 8 + ["depth", "parents", "chain", "forged", "network"]),
 )
 
 
@@ -89,10 +90,10 @@ class Twin:
 
 def spoil(change: Change, how: str) -> Change:
     """Make a change wrong in one way."""
-    if how == "height":
-        return msgspec.structs.replace(change, height=change.height + 1)
-    if how == "previous":
-        return msgspec.structs.replace(change, previous=hash_change(change.previous))
+    if how == "depth":
+        return msgspec.structs.replace(change, depth=change.depth + 1)
+    if how == "parents":
+        return msgspec.structs.replace(change, parents=(hash_change(change.parents[0]),))
     if how == "chain":
         return msgspec.structs.replace(change, chain=STREAM + "x")
     return change
@@ -101,27 +102,30 @@ def spoil(change: Change, how: str) -> Change:
 @settings(max_examples=300)
 @given(st.lists(STEPS, max_size=30))
 def test_a_chain_agrees_with_a_dumb_twin(steps: list[tuple[Any, int, int, str]]) -> None:
-    state, twin, at_ms = StreamState(STREAM, NET), Twin(), BASE_MS
+    history, twin, at_ms = History(STREAM, NET), Twin(), BASE_MS
     for action, who, later_ms, how in steps:
         author = PEOPLE[who]
         at_ms = max(0, at_ms + later_ms)
-        change = Change(STREAM, state.height + 1, state.head, author.node, at_ms, action)
+        parents, depth = history.next_parents(), history.next_depth()
+        change = Change(STREAM, parents, depth, author.node, at_ms, (action,))
         signer = SIGNERS[9] if how == "forged" else author
         network = bytes(32) if how == "network" else NET
         encoded = encode_change(spoil(change, how), network, signer.sign)
         expected = how == "right" and twin.takes(action, author.node, at_ms)
-        before = vars(state.copy())
+        head, before = history.head, vars(history.state.copy())
         try:
-            state.apply(encoded, KEYS.verify)
+            history.add(encoded, KEYS.verify)
         except RemoteError:
             assert not expected
-            assert vars(state) == before
+            assert (history.head, vars(history.state)) == (head, before)
         else:
             assert expected
             twin.history.append((action, author.node, at_ms))
-            assert state.head == hash_change(encoded)
-        at_ms = max(at_ms, state.at_ms)
-    assert state.height == len(twin.history)
+            assert history.tips == (hash_change(encoded),)
+        at_ms = max(at_ms, history.at_ms)
+    state = history.state
+    assert isinstance(state, StreamState)
+    assert history.height == len(twin.history)
     assert (state.created is not None) == twin.exists
     for node in (*NAMED, NODES[9]):
         for when in (at_ms, at_ms + 20, at_ms + 60):

@@ -1,6 +1,4 @@
-"""What an application asks: sent to the right tracker, answered once, in bounded time."""
-
-from typing import Any
+"""What an application asks: sent to somebody, then to others, answered once, in bounded time."""
 
 import pytest
 
@@ -8,7 +6,13 @@ from anabranch.core.changes import CreateStream
 from anabranch.core.errors import RemoteError
 from anabranch.core.machine import Answered, Request, Send
 from anabranch.core.messages import ChainList, ListChains, ReadChain, WriteChange, Written
-from anabranch.core.registry_requests import MAX_REQUESTS, REQUEST_S, Requests
+from anabranch.core.registry_requests import (
+    MAX_REQUESTS,
+    NEXT_S,
+    NO_TICKET,
+    REQUEST_S,
+    Requests,
+)
 from chains import COPIER, STREAM, WRITER, Writer
 from machines import NODES, START
 
@@ -17,23 +21,29 @@ WRITE = WriteChange(40, CHANGE)
 LIST = ListChains(50, "0x")
 
 
-def up(*trackers: bytes) -> Any:
-    return trackers.__contains__
-
-
-def test_a_change_goes_to_the_writer_and_a_list_to_whom_we_read_from() -> None:
+def asked(*messages: WriteChange | ListChains) -> Requests:
+    """Return requests under way at one tracker."""
     requests = Requests()
-    assert requests.add(Request(7, WRITE), START) == []
-    assert requests.add(Request(8, LIST), START) == []
-    assert requests.send(WRITER, COPIER, up(COPIER)) == [Send(COPIER, ListChains(2, "0x"))]
-    assert requests.send(WRITER, COPIER, up(WRITER)) == [Send(WRITER, WriteChange(1, CHANGE))]
-    assert requests.send(WRITER, COPIER, up(WRITER, COPIER)) == []
+    for ticket, message in enumerate(messages, 7):
+        assert requests.add(Request(ticket, message), START) == []
+    requests.send([WRITER], START)
+    return requests
+
+
+def test_a_question_goes_to_the_source() -> None:
+    requests = Requests()
+    requests.add(Request(7, WRITE), START)
+    requests.add(Request(8, LIST), START)
+    assert requests.send([], START) == []
+    assert requests.send([WRITER, COPIER], START) == [
+        Send(WRITER, WriteChange(1, CHANGE)),
+        Send(WRITER, ListChains(2, "0x")),
+    ]
+    assert requests.send([WRITER, COPIER], START) == []
 
 
 def test_the_answer_bears_the_tickets_of_the_question() -> None:
-    requests = Requests()
-    requests.add(Request(7, WRITE), START)
-    requests.send(WRITER, None, up(WRITER))
+    requests = asked(WRITE)
     assert requests.answer(COPIER, Written(1, 3)) == ([], "")
     assert requests.answer(WRITER, Written(9, 3)) == ([], "")
     assert requests.answer(WRITER, Written(1, 3)) == ([Answered(7, Written(40, 3))], STREAM)
@@ -42,33 +52,74 @@ def test_the_answer_bears_the_tickets_of_the_question() -> None:
 
 
 def test_an_answer_to_another_question_is_a_fault() -> None:
-    requests = Requests()
-    requests.add(Request(7, WRITE), START)
-    requests.send(WRITER, None, up(WRITER))
+    requests = asked(WRITE)
     with pytest.raises(RemoteError, match="wrong-answer"):
         requests.answer(WRITER, ChainList(1))
 
 
 def test_a_question_whose_link_ends_is_asked_again() -> None:
-    requests = Requests()
-    requests.add(Request(7, LIST), START)
-    requests.send(WRITER, WRITER, up(WRITER))
+    requests = asked(LIST)
     requests.unsend(NODES[3])
-    assert requests.send(WRITER, WRITER, up(WRITER)) == []
+    assert requests.send([WRITER], START) == []
     requests.unsend(WRITER)
-    assert requests.send(WRITER, COPIER, up(COPIER)) == [Send(COPIER, ListChains(1, "0x"))]
+    assert requests.send([COPIER], START) == [Send(COPIER, ListChains(1, "0x"))]
+    assert requests.answer(WRITER, ChainList(1)) == ([], "")
     assert requests.answer(COPIER, ChainList(1)) == ([Answered(7, ChainList(50))], "")
+
+
+def test_what_is_not_answered_is_put_to_others_who_may_all_answer() -> None:
+    requests = asked(WRITE)
+    assert requests.wakeup_at == START + NEXT_S
+    assert requests.wake(START + NEXT_S) == []
+    assert requests.send([WRITER], START + NEXT_S) == []  # it has been asked
+    assert requests.send([WRITER, COPIER], START + NEXT_S) == [Send(COPIER, WriteChange(1, CHANGE))]
+    assert requests.wakeup_at == START + 2 * NEXT_S
+    assert requests.answer(WRITER, Written(1, 3))[0] == [Answered(7, Written(40, 3))]
+    assert requests.answer(COPIER, Written(1, 3)) == ([], "")
+
+
+def test_what_one_refuses_another_is_asked_and_the_last_word_counts() -> None:
+    both, no, never = [WRITER, COPIER], Written(1, 0, "forbidden: no"), Written(1, 0, "never")
+    requests = asked(WRITE)
+    assert requests.answer(WRITER, no, both) == ([], STREAM)
+    assert requests.answer(WRITER, no, both) == ([], "")  # once is enough
+    assert requests.send(both, START) == [Send(COPIER, WriteChange(1, CHANGE))]
+    assert requests.answer(COPIER, Written(1, 3), both)[0] == [Answered(7, Written(40, 3))]
+    requests = asked(WRITE)
+    requests.answer(WRITER, no, both)
+    requests.send(both, START)
+    assert requests.answer(COPIER, never, both)[0] == [Answered(7, Written(40, 0, "never"))]
+    assert (len(requests), requests.wakeup_at) == (0, None)
+
+
+def test_a_refusal_is_believed_when_nobody_else_answers() -> None:
+    no, refused = Written(1, 0, "no"), [Answered(7, Written(40, 0, "no"))]
+    assert asked(WRITE).answer(WRITER, no, [WRITER]) == (refused, STREAM)
+    requests = asked(WRITE)
+    requests.answer(WRITER, no, [WRITER, COPIER])
+    requests.send([WRITER, COPIER], START)
+    assert requests.wake(START + REQUEST_S) == refused
+
+
+def test_what_one_has_written_the_others_are_shown() -> None:
+    requests = asked(WRITE, LIST)
+    shown = Send(COPIER, WriteChange(NO_TICKET, CHANGE))
+    effects, _ = requests.answer(WRITER, Written(1, 3), [WRITER, COPIER])
+    assert effects == [Answered(7, Written(40, 3)), shown]
+    assert requests.answer(COPIER, Written(NO_TICKET, 3), [WRITER, COPIER]) == ([], "")
+    listed, _ = requests.answer(WRITER, ChainList(2), [WRITER, COPIER])
+    assert listed == [Answered(8, ChainList(50))]
 
 
 def test_what_nobody_answers_is_answered_in_time() -> None:
     requests = Requests()
     requests.add(Request(7, WRITE), START)
-    requests.add(Request(8, LIST), START + 1)
-    requests.send(WRITER, COPIER, up(COPIER))
     assert requests.wakeup_at == START + REQUEST_S
-    assert requests.expire(START + REQUEST_S) == [Answered(7, None, "registry-unreachable")]
-    assert requests.expire(START + REQUEST_S + 1) == [Answered(8, None, "timeout")]
-    assert len(requests) == 0
+    assert requests.wake(START + REQUEST_S) == [Answered(7, None, "registry-unreachable")]
+    requests = asked(LIST)
+    assert requests.wake(START + REQUEST_S) == [Answered(7, None, "timeout")]
+    assert (len(requests), requests.wakeup_at) == (0, None)
+    assert requests.send([COPIER], START + REQUEST_S) == []
 
 
 def test_what_cannot_be_asked_is_answered_at_once() -> None:

@@ -56,3 +56,16 @@ def test_the_weights_are_what_is_written_down() -> None:
     """Nodes of different releases must agree on them."""
     order = [contact.address[-1] for contact in trackers_for(StreamPart(STREAM, 0), TRACKERS)]
     assert order == ["0", "2", "3", "4", "1"]
+
+
+def test_trackers_that_were_left_come_last_and_nothing_else_changes() -> None:
+    state = Writer().add(CreateStream()).state
+    part = StreamPart(STREAM, 0)
+    order = trackers_for(part, TRACKERS)
+    for contact in order:
+        settings = settings_of(part, state, TRACKERS, {contact.node})
+        assert settings is not None
+        others = tuple(other for other in order if other != contact)
+        assert settings.trackers == (*others, contact)
+    everybody = {contact.node for contact in order}
+    assert settings_of(part, state, TRACKERS, everybody) == settings_of(part, state, TRACKERS)

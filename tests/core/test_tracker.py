@@ -4,15 +4,14 @@ import pytest
 
 from anabranch.core.machine import LinkDown, LinkUp, Send
 from anabranch.core.messages import Contact, Instruction, Leave, Status
+from anabranch.core.tracked import LEAP, pair
 from anabranch.core.tracker import (
     AGAIN_S,
     APART_S,
     AT_MOST_S,
-    LEAP,
     MEND_EVERY_S,
     QUIET_S,
     SILENT_S,
-    pair,
 )
 from machines import NODES, OTHER, PART, START, Field, sent
 

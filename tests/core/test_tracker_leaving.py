@@ -19,12 +19,11 @@ from anabranch.core.machine import (
 from anabranch.core.messages import Bye, Contact, Instruction, Leave, Meet, Status
 from anabranch.core.messages.tracker import MAX_COUNTER
 from anabranch.core.overlay import PartSettings
+from anabranch.core.tracked import LEAP, MAX_APART
 from anabranch.core.tracker import (
     ABSENT_S,
     GATHER_AT_MOST_S,
     GATHER_S,
-    LEAP,
-    MAX_APART,
     MAX_PARTS,
     MAX_PARTS_PER_NODE,
     QUIET_S,
@@ -147,7 +146,7 @@ def test_links_of_strangers_are_nobodys_business() -> None:
     ("reason", "bad"),
     [
         ("protocol-version", b"garbage"),
-        ("malformed", b"\1\0garbage"),
+        ("malformed", codec.DATA_HEAD[:1] + b"\0garbage"),
         ("packet-kind", packet(Chain(SIGNERS[9]).frame())),
         ("not-for-trackers", codec.encode(Meet(PART))),
         ("not-for-trackers", codec.encode(Bye(PART))),

@@ -1,18 +1,11 @@
-"""A tracker's machine: it writes or copies the registry, serves it, and bears no floods."""
+"""A tracker's machine: it serves the registry, asks others for what it lacks, bears no floods."""
 
 import random
 
 import pytest
 
 from anabranch.core import codec, tracker_node
-from anabranch.core.changes import (
-    CreateStream,
-    DeleteStream,
-    SetPermission,
-    SetTrackers,
-    TrackerEntry,
-    pack_page,
-)
+from anabranch.core.changes import CreateStream, Right, SetPermission, TrackerEntry
 from anabranch.core.errors import LocalError
 from anabranch.core.ids import NodeId, StreamPart
 from anabranch.core.machine import (
@@ -24,28 +17,21 @@ from anabranch.core.machine import (
     Received,
     Wakeup,
 )
+from anabranch.core.mandate import introduce
 from anabranch.core.messages import (
     ChainChanged,
-    ChainList,
     ChainPage,
     Instruction,
     ListChains,
     Meet,
     ReadChain,
+    Refused,
     Status,
     WriteChange,
     Written,
 )
-from anabranch.core.messages.registry import NETWORK
 from anabranch.core.tracker import QUIET_S
-from anabranch.core.tracker_node import (
-    BURST,
-    DISK_AGAIN_S,
-    LIST_EVERY_S,
-    PARKED_S,
-    PER_S,
-    TrackerNode,
-)
+from anabranch.core.tracker_node import BURST, PARKED_S, PER_S, TrackerNode
 from anabranch.overlays.regular_graph import RegularGraph
 from chains import (
     COPIER,
@@ -55,13 +41,12 @@ from chains import (
     SECOND,
     STREAM,
     WRITER,
-    Disk,
     Writer,
     heights,
     network_rows,
     stream_rows,
 )
-from machines import KEYS, NODES, START, of, sent
+from machines import KEYS, NODES, SIGNERS, START, of, sent
 from tracker_world import Rows, World
 
 ANN, BEN = NODES[1:3]
@@ -69,11 +54,11 @@ PART = StreamPart(STREAM, 0)
 
 
 def pair(*rows: Rows) -> World:
-    """Make a writer with these chains and a tracker that copies from it."""
+    """Make two trackers that have these chains."""
     world = World()
     everything = [*network_rows(*ENTRIES[:2]), *(row for some in rows for row in some)]
     world.add(WRITER, everything)
-    world.add(COPIER, [], ENTRIES[0].contact)
+    world.add(COPIER, everything)
     return world
 
 
@@ -83,16 +68,16 @@ def read(world: World, tracker: NodeId, chain: str, node: NodeId = ANN) -> Chain
     return page
 
 
-def write_unheard(world: World, writer: Writer) -> None:
-    """Have a stream created while the writer's word does not reach the copier."""
+def write_unheard(world: World, writer: Writer, *actions: CreateStream | SetPermission) -> None:
+    """Have changes written while the writer's word does not reach the other tracker."""
     wire = frozenset((WRITER, COPIER))
     world.wires.remove(wire)
-    world.write(writer, CreateStream())
+    for action in actions:
+        world.write(writer, action)
     world.wires.add(wire)
-    assert writer.state.chain not in world.nodes[COPIER].keeper.streams()
 
 
-# --- The first tracker ----------------------------------------------------------------------
+# --- Serving --------------------------------------------------------------------------------
 
 
 def test_the_first_tracker_needs_its_registry() -> None:
@@ -107,113 +92,117 @@ def test_a_stream_that_is_written_can_be_joined_at_once() -> None:
     assert world.say(ANN, WRITER, Status(PART, 0)) == []
     world.wait(1)
     assert world.told(ANN) == []  # there is no such stream
-    world.write(Writer(), CreateStream())
+    world.write(Writer(), CreateStream(public=3))
     world.say(ANN, WRITER, Status(PART, 0))
     world.wait(QUIET_S)
     assert world.told(ANN) == [Instruction(PART, 1)]
 
 
-def test_it_writes_until_others_are_named_and_follows_the_one_that_is() -> None:
-    world = World()
-    first = world.add(COPIER, network_rows())
-    assert (first.keeper.is_writer, first.reader) == (True, None)
-    world.add(WRITER, network_rows(*ENTRIES[:2]))
-    world.join(OWNER.node, COPIER)
-    change = Writer(NETWORK).next(SetTrackers(ENTRIES[:2]))
-    assert world.say(OWNER.node, COPIER, WriteChange(1, change)) == [Written(1, 2)]
-    assert not first.keeper.is_writer
-    assert frozenset((COPIER, WRITER)) in world.wires
-    world.write(Writer(), CreateStream())
-    world.wait(LIST_EVERY_S)
-    assert first.keeper.streams() == [STREAM]
-
-
-# --- A tracker that copies ------------------------------------------------------------------
-
-
-def test_a_new_tracker_copies_everything_and_serves_when_the_writer_is_gone() -> None:
-    long = [SetPermission(NODES[5], 1 + at % 2) for at in range(150)]
-    world = pair(stream_rows(STREAM, *long), stream_rows(SECOND))
-    copier, disk = world.nodes[COPIER], world.disks[COPIER]
-    assert copier.keeper.streams() == [STREAM, SECOND]
-    assert len(disk.rows) == 2 + 151 + 1
-    world.isolate(WRITER)
-    world.join(ANN, COPIER)
-    for chain in (NETWORK, STREAM, SECOND):
-        theirs = world.nodes[WRITER].keeper.state(chain)
-        page = read(world, COPIER, chain)
-        assert (page.height, page.head) == (theirs.height, theirs.head)
-    world.say(ANN, COPIER, Status(PART, 0))
-    world.wait(QUIET_S)
-    assert world.told(ANN)[-1] == Instruction(PART, 1)
-
-
-def test_it_starts_from_its_own_disk_when_nobody_is_there() -> None:
-    rows = pair(stream_rows()).disks[COPIER].rows
-    world = World()
-    world.cut.add(WRITER)
-    copier = world.add(COPIER, rows, ENTRIES[0].contact)
-    assert copier.keeper.streams() == [STREAM]
-    world.join(ANN, COPIER)
-    assert heights(read(world, COPIER, STREAM)) == (0, 1, 1)
-    assert heights(read(world, COPIER, SECOND)) == (0, 0, 0)  # it can ask nobody
-    assert not copier.keeper.is_writer
-
-
-def test_changes_reach_it_and_those_who_read_from_it_at_once() -> None:
+def test_changes_reach_those_who_read_from_another_tracker_at_once() -> None:
     world = pair(stream_rows())
     world.join(ANN, COPIER)
     read(world, COPIER, STREAM)
     before = len(world.out)
-    world.write(Writer().add(CreateStream(public=3)), DeleteStream())
-    assert world.told(ANN, before) == [ChainChanged(STREAM, 2)]
-    assert world.nodes[COPIER].keeper.streams() == []
+    writer = Writer().add(CreateStream(public=3))
+    world.write(writer, SetPermission(BEN, 1))
+    assert world.told(ANN, before) == [ChainChanged(STREAM, 2, writer.history.head)]
+
+
+# --- Who has a place ------------------------------------------------------------------------
+
+
+def test_only_those_whose_user_may_have_a_place_and_no_longer_than_he_may() -> None:
+    user, writer = SIGNERS[5], Writer().add(CreateStream())
+    world = World()
+    world.add(WRITER, [*network_rows(*ENTRIES[:1]), *writer.rows()])
+    world.join(ANN, WRITER)
+    refused = Refused(PART, "unpermitted")
+    assert world.say(ANN, WRITER, Status(PART, 0)) == [refused]  # for whom does it act?
+    assert world.say(ANN, WRITER, introduce(user, NET, ANN, START)) == []
+    assert world.say(ANN, WRITER, Status(PART, 0)) == [refused]
+    world.write(writer, SetPermission(user.node, Right.PUBLISH))
+    before = len(world.out)
+    world.say(ANN, WRITER, Status(PART, 0))
+    world.wait(QUIET_S)
+    assert world.told(ANN, before) == [Instruction(PART, 1)]
+    assert world.nodes[WRITER].tracker.members() == [ANN]
+    before = len(world.out)
+    world.write(writer, SetPermission(user.node, 0))
+    assert refused in world.told(ANN, before)
+    assert world.nodes[WRITER].tracker.members() == []
+
+
+def test_a_public_stream_asks_nobody_for_whom_he_acts() -> None:
+    world = World()
+    world.add(WRITER, [*network_rows(*ENTRIES[:1]), *stream_rows()])
+    world.join(ANN, WRITER)
+    assert world.say(ANN, WRITER, Status(PART, 0)) == []
+    assert world.nodes[WRITER].tracker.members() == [ANN]
+
+
+def test_a_mandate_goes_with_its_link() -> None:
+    world = World()
+    node = world.add(WRITER, [*network_rows(*ENTRIES[:1]), *Writer().add(CreateStream()).rows()])
+    world.join(ANN, WRITER)
+    world.say(ANN, WRITER, introduce(OWNER, NET, ANN, START))
+    assert node.introductions.user(ANN, START) == OWNER.node
+    world.feed(WRITER, LinkDown(ANN, "reset"))
+    assert node.introductions.user(ANN, START) is None
+    world.wires.clear()
+    world.join(ANN, WRITER)
+    world.say(ANN, WRITER, introduce(OWNER, NET, BEN, START))
+    assert (WRITER, Disconnect(ANN, "mandate-forged")) in world.out
+
+
+# --- What it does not have ------------------------------------------------------------------
 
 
 def test_what_it_does_not_have_it_asks_for_before_it_says_so() -> None:
     world = pair()
     world.join(ANN, COPIER)
-    write_unheard(world, Writer())
+    write_unheard(world, Writer(), CreateStream())
     assert heights(read(world, COPIER, STREAM)) == (0, 1, 1)
     assert heights(read(world, COPIER, SECOND)) == (0, 0, 0)
     sizes = world.nodes[COPIER].sizes()
-    assert (sizes["followed chains"][0], sizes["parked messages"][0]) == (2, 0)
+    assert {sizes[name][0] for name in ("chains looked up", "parked messages", "reads")} == {0}
 
 
 def test_a_status_of_a_stream_it_does_not_have_makes_it_look() -> None:
     world = pair()
-    write_unheard(world, Writer())
+    write_unheard(world, Writer(), CreateStream(public=3))
     world.join(ANN, COPIER)
     world.say(ANN, COPIER, Status(PART, 0))
     world.wait(QUIET_S)
     assert world.told(ANN) == [Instruction(PART, 1)]
 
 
-def test_it_copies_a_new_stream_at_once() -> None:
-    world = pair()
-    world.write(Writer(), CreateStream())
-    world.isolate(WRITER)
-    assert world.nodes[COPIER].keeper.streams() == [STREAM]
+def test_who_writes_looks_for_what_an_author_knew_before_it_calls_him_stale() -> None:
+    world, writer = pair(stream_rows()), Writer().add(CreateStream(public=3))
+    world.part([WRITER], [COPIER])
+    world.wait(6)
+    world.write(writer, SetPermission(ANN, 1), COPIER)
+    world.apart.clear()
+    world.wires.add(frozenset((WRITER, COPIER)))
+    world.join(OWNER.node, WRITER)
+    asked = WriteChange(7, writer.next(SetPermission(BEN, 1)))
+    before = len(world.out)
+    world.feed_all(
+        (COPIER, LinkUp(WRITER)),
+        (WRITER, LinkUp(COPIER)),
+        (WRITER, Received(OWNER.node, codec.encode(asked))),
+    )
+    assert world.told(OWNER.node, before) == [Written(7, 3)]
 
 
 def test_only_trackers_can_make_it_look_for_streams() -> None:
     world = pair()
     world.join(ANN, COPIER)
-    write_unheard(world, Writer())
+    write_unheard(world, Writer(), CreateStream())
     assert world.say(ANN, COPIER, ChainChanged(STREAM, 1)) == []
     assert world.nodes[COPIER].keeper.streams() == []
 
 
-def test_new_streams_that_it_did_not_hear_of_are_found_by_listing_them() -> None:
-    world = pair()
-    names = [f"{STREAM}/{at:03}" for at in range(130)]
-    for name in names:
-        write_unheard(world, Writer(name))
-    world.wait(LIST_EVERY_S)
-    assert world.nodes[COPIER].keeper.streams() == names
-
-
-def test_a_read_does_not_wait_for_ever_while_the_writer_is_silent() -> None:
+def test_a_read_does_not_wait_for_ever_while_the_other_tracker_is_silent() -> None:
     world = pair()
     world.join(ANN, COPIER)
     del world.nodes[WRITER]  # its link stands, and it says nothing
@@ -234,60 +223,6 @@ def test_waiting_reads_are_bounded_and_go_with_their_link(monkeypatch: pytest.Mo
     before = len(world.out)
     world.wait(PARKED_S)
     assert world.told(ANN, before) == []
-
-
-def test_a_copy_that_could_not_be_stored_is_read_again() -> None:
-    world = World()
-    world.add(WRITER, [*network_rows(*ENTRIES[:2]), *stream_rows(STREAM, SetPermission(ANN, 1))])
-    disk = world.disks[COPIER] = Disk()
-    disk.problem = "the disk is full"
-    copier = world.add(COPIER, [], ENTRIES[0].contact)
-    assert (COPIER, Notice(None, "disk", "the disk is full")) in world.out
-    assert copier.keeper.chains() == []
-    disk.problem = ""
-    world.wait(DISK_AGAIN_S + LIST_EVERY_S)
-    assert copier.keeper.chains() == [NETWORK, STREAM]
-    assert copier.keeper.state(STREAM).height == 2
-
-
-def test_it_refuses_to_write() -> None:
-    world = pair()
-    world.join(ANN, COPIER)
-    [answer] = world.say(ANN, COPIER, WriteChange(3, Writer().next(CreateStream())))
-    assert answer.problem.startswith("not-the-writer")
-
-
-def test_it_dials_a_writer_that_went_and_catches_up() -> None:
-    world = pair(stream_rows())
-    world.isolate(WRITER)
-    world.write(Writer().add(CreateStream(public=3)), DeleteStream())
-    world.wait(60)
-    assert world.nodes[COPIER].keeper.streams() == [STREAM]
-    world.cut.clear()
-    world.wait(7)
-    assert world.nodes[COPIER].keeper.streams() == []
-
-
-def test_a_writer_that_lies_is_cut_off_and_what_it_said_first_is_kept() -> None:
-    rows = [*network_rows(*ENTRIES[:2])]
-    world = World()
-    copier = world.add(COPIER, rows, ENTRIES[0].contact)
-    world.join(WRITER, COPIER)
-    [listing] = [m for m in world.told(WRITER) if type(m) is ListChains]
-    writer = Writer().add(CreateStream(), SetPermission(ANN, 1))
-    reply = ChainList(listing.ticket, (STREAM,))
-    asked = [m for m in world.say(WRITER, COPIER, reply) if type(m) is ReadChain][-1]
-    lie = pack_page([writer.changes[0], writer.changes[1][:-1] + b"\0"], 0)
-    page = ChainPage(asked.ticket, STREAM, 0, 2, writer.state.head, lie)
-    world.feed(COPIER, Received(WRITER, codec.encode(page)))
-    assert (COPIER, Disconnect(WRITER, "change-forged")) in world.out
-    assert copier.keeper.state(STREAM) is None
-    world.join(WRITER, COPIER)
-    again = [m for m in world.told(WRITER) if type(m) is ReadChain and m.chain == STREAM][-1]
-    assert again.after == 0
-    truth = ChainPage(again.ticket, STREAM, 0, 2, writer.state.head, pack_page(writer.changes, 0))
-    world.say(WRITER, COPIER, truth)
-    assert copier.keeper.state(STREAM).height == 2
 
 
 # --- What it does not bear ------------------------------------------------------------------
@@ -317,6 +252,7 @@ def test_a_flood_costs_the_link_and_trackers_are_exempt() -> None:
         (codec.encode(Meet(PART)), "not-for-trackers"),
         (codec.encode(ReadChain(1, "nonsense")), "chain-name"),
         (codec.encode(WriteChange(1, b"junk")), "change-malformed"),
+        (codec.encode(introduce(OWNER, b"?" * 32, ANN, START)), "mandate-forged"),
     ],
 )
 def test_a_fault_costs_the_link_and_all_that_was_kept_for_it(packet: bytes, reason: str) -> None:
@@ -339,24 +275,22 @@ def test_links_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert node.handle(LinkUp(BEN), START) == [Disconnect(BEN, "too-many-links")]
 
 
-def test_answers_to_nobody_are_ignored_by_the_writer() -> None:
+def test_answers_of_those_who_were_asked_nothing_are_ignored() -> None:
     node = World().add(WRITER, network_rows(*ENTRIES[:1]))
     node.handle(LinkUp(ANN), START)
-    assert node.handle(Received(ANN, codec.encode(ChainChanged(STREAM, 3))), START) == []
+    page = ChainPage(1, STREAM, 0, 0, NET)
+    for message in (ChainChanged(STREAM, 3), page, Written(1, 3)):
+        assert node.handle(Received(ANN, codec.encode(message)), START) == []
     assert sent(ReadChain, node.handle(Wakeup(), START)) == []
 
 
 def test_its_first_event_begins_the_copying() -> None:
-    world = World()
-    world.cut.add(WRITER)
-    node = TrackerNode(
-        COPIER, NET, KEYS.verify, random.Random(1), RegularGraph[NodeId], (), ENTRIES[0].contact
-    )
+    rng = random.Random(1)
+    follow = ENTRIES[0].contact
+    node = TrackerNode(COPIER, NET, KEYS.verify, rng, RegularGraph[NodeId], (), follow)
     assert node.wakeup_at == 0.0
     assert node.handle(Wakeup(), START) == [Connect(WRITER, ENTRIES[0].address)]
-    entry = TrackerEntry(COPIER, "ws://me")
-    alone = TrackerNode(
-        COPIER, NET, KEYS.verify, random.Random(1), RegularGraph[NodeId], network_rows(entry)
-    )
+    rows = network_rows(TrackerEntry(COPIER, "ws://me"))
+    alone = TrackerNode(COPIER, NET, KEYS.verify, rng, RegularGraph[NodeId], rows)
     assert alone.handle(Wakeup(), START) == []
     assert alone.wakeup_at is None

@@ -113,5 +113,6 @@ def test_what_a_tracker_does_is_counted() -> None:
         "reports": 1,
         "leaves": 1,
         "instructions": 3,
+        "refusals": 0,
         "faults": 1,
     }

@@ -68,12 +68,20 @@ class LiveNetwork:
             **more,
         )
         await tracker.start()
-        await tracker.take_place()
+        try:
+            await tracker.take_place()
+        except BaseException:
+            await tracker.stop()  # a loop with a socket that listens would never end
+            raise
         return tracker
 
     async def join(self, key: Identity | None = None, **more: Any) -> Network:
         """Connect a node that leaves when the test ends; by default it has the owner's key."""
-        return await self.enter(connect(str(self.address), key=key or self.owner, **more))
+        return await self.enter(self.connect(key, **more))
+
+    def connect(self, key: Identity | None = None, **more: Any) -> Network:
+        """Name a node of this network, that a test enters and leaves itself."""
+        return connect(str(self.address), key=key or self.owner, **more)
 
     async def enter(self, network: Network) -> Network:
         """Start a node that a test has made; it leaves when the test ends."""

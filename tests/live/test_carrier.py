@@ -32,12 +32,12 @@ def test_what_is_carried_is_counted_and_not_kept() -> None:
         async with MemoryNetwork() as memory, memory.join() as alice, memory.join() as bob:
             stream = await alice.create_stream("a")
             async with Carrier(bob, [stream.id], every=False) as carrying:
-                count = 3 * carrier.BUFFER
+                count = 3_000
                 await publish_all(stream, count)
                 await eventually(lambda: delivered(bob, stream.id) == count, "all counted")
                 assert list(carrying.carried) == [stream.id]
                 assert bob.metrics["parts"][f"{stream.id}#0"]["missed"] == 0
-                [subscription] = bob.node._subscriptions[StreamPart(stream.id, 0)]
+                [subscription] = bob.node._subscriptions.of(StreamPart(stream.id, 0))
                 assert subscription.waiting == 0
 
     run(main())

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from anabranch import (
+    AnabranchError,
     Closed,
     LocalError,
     MemoryNetwork,
@@ -20,6 +21,7 @@ from anabranch import (
     connect,
 )
 from anabranch.core.ids import show
+from anabranch.core.messages import ChainList, Control
 from anabranch.live.address import Host, NetworkAddress
 from anabranch.live.keys import new_key, save_key
 from live.networks import eventually, live_network, run
@@ -314,5 +316,21 @@ def test_leaving_that_is_cancelled_leaves_all_the_same() -> None:
             with pytest.raises(Closed):
                 await waiting
             assert alice.node.node not in memory.hub.transports
+
+    run(main())
+
+
+def test_a_tracker_that_lists_streams_without_end_is_told_from_one_that_lists_them() -> None:
+    async def main() -> None:
+        async with MemoryNetwork() as memory, memory.join() as network:
+            names = [(await network.create_stream(f"s/{at}")).id for at in range(3)]
+            assert await network.streams() == sorted(names)
+
+            async def always_the_same(message: Control) -> ChainList:
+                return ChainList(0, tuple(sorted(names)), more=True)
+
+            network.node.request = always_the_same  # type: ignore[method-assign]
+            with pytest.raises(AnabranchError, match="out of order"):
+                await network.streams()
 
     run(main())

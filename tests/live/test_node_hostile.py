@@ -136,17 +136,17 @@ def malformed() -> dict[str, tuple[bytes, str]]:
     backwards = bytearray(frame)
     backwards[45:53] = b"\xff" * 8  # the message before it
     return {
-        "one byte": (b"\x01", "packet-size"),
+        "one byte": (b"\x02", "packet-size"),
         "another version": (b"\x09\x00\x80", "protocol-version"),
-        "neither control nor data": (b"\x01\x07\x00", "packet-kind"),
-        "no msgpack": (b"\x01\x00\xc1", "malformed"),
-        "an unknown message": (b"\x01\x00\x91\x63", "malformed"),
-        "fields that are missing": (b"\x01\x00\x91\x01", "malformed"),
-        "a tower of arrays": (b"\x01\x00" + b"\x91" * 10_000, "malformed"),
-        "too much control": (b"\x01\x00" + bytes(codec.MAX_CONTROL_BYTES), "packet-size"),
-        "data without a frame": (b"\x01\x01\x01\x00", "packet-size"),
-        "a route that is too long": (b"\x01\x01\x01\xff" + bytes(300), "route-size"),
-        "half a head": (b"\x01\x01\x01\x01\x01" + frame[: head // 2], "frame-size"),
+        "neither control nor data": (b"\x02\x07\x00", "packet-kind"),
+        "no msgpack": (b"\x02\x00\xc1", "malformed"),
+        "an unknown message": (b"\x02\x00\x91\x63", "malformed"),
+        "fields that are missing": (b"\x02\x00\x91\x01", "malformed"),
+        "a tower of arrays": (b"\x02\x00" + b"\x91" * 10_000, "malformed"),
+        "too much control": (b"\x02\x00" + bytes(codec.MAX_CONTROL_BYTES), "packet-size"),
+        "data without a frame": (b"\x02\x01\x01\x00", "packet-size"),
+        "a route that is too long": (b"\x02\x01\x01\xff" + bytes(300), "route-size"),
+        "half a head": (b"\x02\x01\x01\x01\x01" + frame[: head // 2], "frame-size"),
         "a frame of another version": (carry(b"\x09" + frame[1:]), "frame-version"),
         "a frame that was cut short": (short, "frame-length"),
         "numbers that go backwards": (carry(bytes(backwards)), "frame-numbers"),
@@ -359,7 +359,7 @@ def test_a_tracker_cuts_off_who_breaks_the_protocol(tmp_path: Path) -> None:
     async def main() -> None:
         async with besieged(tmp_path) as siege:
             [hostile], [tracker] = siege.hostile, siege.live.trackers
-            hostile.send(tracker.identity.node, b"\x01\x00\xc1")
+            hostile.send(tracker.identity.node, b"\x02\x00\xc1")
             assert await hostile.end_of(tracker.identity.node) == "malformed"
             machine, honest = tracker.machine.tracker, {node.node.node for node in siege.nodes}
             assert machine.counts["faults"] == 1

@@ -135,12 +135,12 @@ def test_what_is_no_frame_is_not_traced_and_stops_nobody() -> None:
     watch = Watch()
     for packet in (
         b"",
-        b"\1",
-        b"\1\0\0",
-        b"\1\1",
-        b"\1\1\0\0",
-        b"\1\1\0\0short",
-        b"\1\1\0\xff" * 99,
+        b"\2",
+        b"\2\0\0",
+        b"\2\1",
+        b"\2\1\0\0",
+        b"\2\1\0\0short",
+        b"\2\1\0\xff" * 99,
     ):
         watch.observer.came(START, Received(A, packet), [])
     assert watch.records == []

@@ -4,10 +4,10 @@ import pytest
 
 from anabranch.core.machine import Effect
 from anabranch.core.messages import Bye, Contact, Instruction, Meet, Status
+from anabranch.overlays.membership import OVERLAP_S
 from anabranch.overlays.random_regular import (
     ATTEMPT_EVERY_S,
     LOST_AFTER_S,
-    OVERLAP_S,
     STATUS_EVERY_S,
     RandomRegular,
 )

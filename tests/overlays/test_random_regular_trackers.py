@@ -6,7 +6,7 @@ from anabranch.core.ids import NodeId
 from anabranch.core.machine import Effect, Hold, Release, Send
 from anabranch.core.messages import Contact, Instruction, Leave, Meet, Status
 from anabranch.core.overlay import PartSettings
-from anabranch.core.tracker import LEAP
+from anabranch.core.tracked import LEAP
 from anabranch.overlays.random_regular import (
     ATTEMPT_EVERY_S,
     SETTLE_S,

@@ -94,7 +94,8 @@ def degree_too_low(bench: Bench) -> None:
 def message_missing(bench: Bench) -> None:
     bench.publish()
     reach = {part_key(bench.part): reachable(bench.cluster, bench.part, bench.cluster.peers)}
-    bench.checker.everyone_has([(bench.head.chain, bench.head.last)], reach)
+    for text in bench.checker.missing([(bench.head.chain, bench.head.last)], reach):
+        bench.checker.complain(text)
 
 
 def sent_to_nobody(bench: Bench) -> None:

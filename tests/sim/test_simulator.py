@@ -17,8 +17,9 @@ from anabranch.core.machine import (
     Writable,
 )
 from anabranch.sim.cluster import Cluster
+from anabranch.sim.links import KEEPALIVE_S
 from anabranch.sim.network import Constant, Observer, PacketFaults, SimNode
-from anabranch.sim.simulator import KEEPALIVE_S, START_AT, Simulator
+from anabranch.sim.simulator import START_AT, Simulator
 
 DELAY_S = 0.02
 

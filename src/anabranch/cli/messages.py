@@ -15,6 +15,8 @@ import typer
 from anabranch.cli.console import STDERR, Printer, fail, handled, print_json, print_line
 from anabranch.cli.options import Address, AsJson, KeyFile, Profile, network_of
 from anabranch.core.errors import LocalError
+from anabranch.core.key_asking import NO_KEY
+from anabranch.core.machine import Notice
 from anabranch.live.errors import AnabranchError
 from anabranch.live.loop import ending, run
 from anabranch.live.message import Message, MessageId
@@ -271,6 +273,7 @@ def subscribe(
             network_of(profile, address, key) as network,
         ):
             opened = await network.stream(stream)
+            network.node.watch(_say_unread)
             async with opened.subscribe(partition or None) as messages:
                 interrupting = asyncio.create_task(_interrupt(ended, messages, printer))
                 left = count
@@ -285,6 +288,15 @@ def subscribe(
     if count is not None and count < 1:
         fail(f"--count {count}: give 1 or more")
     run(main())
+
+
+def _say_unread(notice: Notice) -> None:
+    if notice.kind == NO_KEY:
+        reason = {
+            "unpermitted": "their publisher has not heard that you may read them",
+            "unknown-key": "their publisher has that key no more",
+        }.get(notice.detail, notice.detail)
+        typer.echo(f"some messages of {notice.part} cannot be opened: {reason}", err=True)
 
 
 async def _interrupt(ended: asyncio.Event, messages: Subscription, printer: Printer) -> None:

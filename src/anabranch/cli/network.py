@@ -9,7 +9,7 @@ import typer
 from anabranch.cli.console import fail, handled, print_json, say
 from anabranch.cli.options import Address, AsJson, KeyFile, Profile
 from anabranch.cli.stream import with_network
-from anabranch.core.changes import SetTrackers, TrackerEntry, named
+from anabranch.core.changes import SetStorage, SetTrackers, TrackerEntry, named
 from anabranch.core.errors import LocalError
 from anabranch.core.ids import parse_node
 from anabranch.core.ids import show as show_node
@@ -18,7 +18,7 @@ from anabranch.live.client import Network
 
 app = typer.Typer(no_args_is_help=True, help="Look at the network, and name its trackers.")
 
-Trackers = tuple[TrackerEntry, ...]
+Entries = tuple[TrackerEntry, ...]
 Node = Annotated[str, typer.Argument(help="The tracker's address, 0x and 40 digits.")]
 
 
@@ -43,11 +43,7 @@ def add_tracker(
     as_json: AsJson = False,
 ) -> None:
     """Name a tracker, or say that one has moved; for the network's owner."""
-    for text, schemes in ((place, ("ws://", "wss://")), (http, ("http://", "https://"))):
-        if text and not text.startswith(schemes):
-            fail(f"{text!r} begins with neither {schemes[0]} nor {schemes[1]}")
-    entry = TrackerEntry(parse_node(node), place, http)
-
+    entry = _entry(node, place, http)
     _change((profile, address, key), lambda trackers: named(trackers, entry), as_json)
 
 
@@ -61,12 +57,9 @@ def remove_tracker(
     as_json: AsJson = False,
 ) -> None:
     """Name a tracker no more; for the network's owner."""
-    gone = parse_node(node)
 
-    def change(entries: Trackers) -> Trackers:
-        left = tuple(e for e in entries if e.node != gone)
-        if len(left) == len(entries):
-            raise LocalError(f"{node} is no tracker of this network")
+    def change(entries: Entries) -> Entries:
+        left = _without(entries, node, "tracker")
         if not left:
             raise LocalError("a network needs one tracker: add another before you remove this")
         return left
@@ -74,14 +67,66 @@ def remove_tracker(
     _change((profile, address, key), change, as_json)
 
 
+@app.command()
+@handled()
+def add_storage(
+    node: Annotated[str, typer.Argument(help="The storage node's address, 0x and 40 digits.")],
+    place: Annotated[str, typer.Argument(help="Where nodes dial it: ws://host:port.")],
+    http: Annotated[str, typer.Argument(help="Where it answers queries: http://host:port.")] = "",
+    profile: Profile = None,
+    address: Address = None,
+    key: KeyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Name a storage node, or say that one has moved; for the network's owner."""
+    entry = _entry(node, place, http)
+    _change((profile, address, key), lambda nodes: named(nodes, entry), as_json, "storage")
+
+
+@app.command()
+@handled()
+def remove_storage(
+    node: Annotated[str, typer.Argument(help="The storage node's address, 0x and 40 digits.")],
+    profile: Profile = None,
+    address: Address = None,
+    key: KeyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Name a storage node no more; for the network's owner."""
+
+    def change(entries: Entries) -> Entries:
+        return _without(entries, node, "storage node")
+
+    _change((profile, address, key), change, as_json, "storage")
+
+
+def _entry(node: str, place: str, http: str) -> TrackerEntry:
+    for text, schemes in ((place, ("ws://", "wss://")), (http, ("http://", "https://"))):
+        if text and not text.startswith(schemes):
+            fail(f"{text!r} begins with neither {schemes[0]} nor {schemes[1]}")
+    return TrackerEntry(parse_node(node), place, http)
+
+
+def _without(entries: Entries, node: str, what: str) -> Entries:
+    gone = parse_node(node)
+    left = tuple(entry for entry in entries if entry.node != gone)
+    if len(left) == len(entries):
+        raise LocalError(f"{node} is no {what} of this network")
+    return left
+
+
 def _change(
     options: tuple[str | None, str | None, Path | None],
-    change: Callable[[Trackers], Trackers],
+    change: Callable[[Entries], Entries],
     as_json: bool,
+    what: str = "trackers",
 ) -> None:
     async def work(network: Network) -> dict[str, Any]:
-        def decide() -> SetTrackers:  # asked anew if somebody else's change came first
-            return SetTrackers(tuple(change(network.node.registry.network_state.trackers)))
+        def decide() -> SetTrackers | SetStorage:  # anew if somebody else's change came first
+            state = network.node.registry.network_state
+            if what == "trackers":
+                return SetTrackers(change(state.trackers))
+            return SetStorage(change(state.storage))
 
         await network.change(NETWORK, decide)
         return await _info(network)
@@ -98,6 +143,7 @@ async def _info(network: Network) -> dict[str, Any]:
         "owner": show_node(genesis.owner),
         "me": network.me,
         "trackers": await network.trackers(),
+        "storage": await network.storage_nodes(),
     }
 
 
@@ -105,7 +151,8 @@ def _show(info: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(info)
         return
-    trackers = info.pop("trackers")
+    trackers, storage = info.pop("trackers"), info.pop("storage")
     say({name: value for name, value in info.items() if value}, False)
-    for tracker in trackers:
-        typer.echo(f"tracker  {tracker['node']}  {tracker['address']}  {tracker['http']}")
+    for what, entries in (("tracker", trackers), ("storage", storage)):
+        for entry in entries:
+            typer.echo(f"{what}  {entry['node']}  {entry['address']}  {entry['http']}")

@@ -16,12 +16,12 @@ from anabranch.cli.console import fail, progress_bar
 from anabranch.core.errors import LocalError
 from anabranch.lab.underlays import AWS16
 from anabranch.sim import scenario as scenarios
-from anabranch.sim.random_scenario import random_scenario
+from anabranch.sim.random_scenario import random_scenario, random_trust_scenario
 from anabranch.sim.scenario import Run, Scenario, builtin_names, check, load
 from anabranch.traces.files import TraceWriter
 from anabranch.traces.recorder import Recorder
 
-RANDOM = "random"  # the scenarios of `make soak`
+RANDOM = {"random": random_scenario, "random-trust": random_trust_scenario}  # of `make soak`
 UNDERLAYS: dict[str, scenarios.MakeUnderlay] = {
     **scenarios.UNDERLAYS,
     "aws16": lambda scenario, rng: AWS16(scenario.nodes),
@@ -33,7 +33,7 @@ def simulate(
         str,
         typer.Argument(
             help=f"A TOML file, or one of: {', '.join(builtin_names())}; "
-            "or random, which draws one from the seed."
+            f"or {' or '.join(RANDOM)}, which draw one from the seed."
         ),
     ],
     seed: Annotated[int, typer.Option(help="Same seed, same run, byte for byte.")] = 1,
@@ -44,7 +44,7 @@ def simulate(
 ) -> None:
     """Simulate a network, its workload and its faults, and check that it behaves."""
     try:
-        chosen = random_scenario(seed) if scenario == RANDOM else load(scenario)
+        chosen = RANDOM[scenario](seed) if scenario in RANDOM else load(scenario)
         run = partial(Run, check(chosen, UNDERLAYS), seed, underlays=UNDERLAYS)
         writer = TraceWriter(trace)
     except (LocalError, OSError) as error:

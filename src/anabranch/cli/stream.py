@@ -2,10 +2,11 @@
 
 import datetime
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
+import msgspec
 import typer
 from rich import box
 from rich.console import Console
@@ -13,6 +14,8 @@ from rich.table import Table
 
 from anabranch.cli.console import fail, handled, print_json, say
 from anabranch.cli.options import Address, AsJson, KeyFile, Profile, network_of
+from anabranch.core.ids import parse_node
+from anabranch.core.messages import Contact
 from anabranch.core.overlay import DEFAULT_DEGREE
 from anabranch.live.client import Network
 from anabranch.live.loop import run
@@ -21,7 +24,21 @@ app = typer.Typer(no_args_is_help=True, help="Create streams, and say who may us
 
 Name = Annotated[str, typer.Argument(help="0x<owner>/<path>, or the path of one of your own.")]
 Who = Annotated[str, typer.Argument(help="An address, or public for everyone.")]
+OwnTrackers = Annotated[
+    list[str] | None,
+    typer.Option(help="A tracker of the stream's own: 0x...=ws://host:port; may be repeated."),
+]
+OwnStorage = Annotated[
+    list[str] | None, typer.Option(help="A storage node that keeps it: 0x...; may be repeated.")
+]
 T = TypeVar("T")
+
+
+class _Permission(msgspec.Struct, forbid_unknown_fields=True):
+    """One line of a file of permissions."""
+
+    who: str
+    rights: list[str]
 
 
 def with_network(
@@ -47,6 +64,8 @@ def create(
         list[str] | None, typer.Option(help="A right that everyone has: publish, subscribe...")
     ] = None,
     metadata: Annotated[str, typer.Option(help="Whatever you want to say of it.")] = "",
+    tracker: OwnTrackers = None,
+    storage: OwnStorage = None,
     exist_ok: Annotated[
         bool, typer.Option("--exist-ok", help="Take a stream that is there already.")
     ] = False,
@@ -65,7 +84,47 @@ def create(
             overlay=overlay,
             public=public or (),
             metadata=metadata,
+            trackers=_contacts(tracker or ()),
+            storage=storage or (),
             exist_ok=exist_ok,
+        )
+        return stream.info()
+
+    _show(with_network((profile, address, key), work), as_json)
+
+
+@app.command()
+@handled()
+def edit(
+    name: Name,
+    partitions: Annotated[int | None, typer.Option(help="More than it has.")] = None,
+    degree: Annotated[int | None, typer.Option(help="Neighbours of each node.")] = None,
+    overlay: Annotated[str | None, typer.Option(help="How neighbours are found.")] = None,
+    metadata: Annotated[str | None, typer.Option(help="Whatever you want to say of it.")] = None,
+    tracker: OwnTrackers = None,
+    no_trackers: Annotated[
+        bool, typer.Option("--no-trackers", help="Let the network's trackers serve it.")
+    ] = False,
+    storage: OwnStorage = None,
+    no_storage: Annotated[bool, typer.Option("--no-storage", help="Let nobody keep it.")] = False,
+    profile: Profile = None,
+    address: Address = None,
+    key: KeyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change how a stream is set up; what is not named stays as it is."""
+    if (tracker and no_trackers) or (storage and no_storage):
+        fail("say who serves the stream, or that nobody does, not both")
+
+    async def work(network: Network) -> dict[str, Any]:
+        stream = await network.stream(name)
+        await stream.edit(
+            partitions=partitions,
+            degree=degree,
+            overlay=overlay,
+            metadata=metadata,
+            trackers=_contacts(tracker or ()) if tracker or no_trackers else None,
+            storage=(storage or ()) if storage or no_storage else None,
         )
         return stream.info()
 
@@ -154,6 +213,30 @@ def revoke(
 
 @app.command()
 @handled()
+def permit(
+    name: Name,
+    file: Annotated[
+        typer.FileText,
+        typer.Argument(help='Lines such as {"who": "0x...", "rights": ["publish"]}; - is stdin.'),
+    ],
+    profile: Profile = None,
+    address: Address = None,
+    key: KeyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Set the rights of many in one change: each has exactly those that its line names."""
+    permissions = _permissions(file)
+
+    async def work(network: Network) -> dict[str, Any]:
+        stream = await network.stream(name)
+        await stream.set_permissions(permissions)
+        return stream.info()
+
+    _show(with_network((profile, address, key), work), as_json)
+
+
+@app.command()
+@handled()
 def delete(
     name: Name,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
@@ -174,6 +257,32 @@ def delete(
         return stream.id
 
     say({"deleted": with_network((profile, address, key), work)}, as_json)
+
+
+def _permissions(lines: Iterable[str]) -> dict[str, list[str]]:
+    permissions: dict[str, list[str]] = {}
+    for at, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = msgspec.json.decode(line, type=_Permission)
+        except (msgspec.DecodeError, RecursionError) as error:
+            shape = '{"who": "0x...", "rights": ["publish"]}'
+            fail(f"line {at} is no permission ({error}): write {shape}")
+        if row.who in permissions:
+            fail(f"line {at} names {row.who} a second time: name it once, with all its rights")
+        permissions[row.who] = row.rights
+    return permissions
+
+
+def _contacts(trackers: Iterable[str]) -> list[Contact]:
+    contacts = []
+    for text in trackers:
+        node, _, place = text.partition("=")
+        if not place.startswith(("ws://", "wss://")):
+            fail(f"{text!r} names no tracker: write 0x...=ws://host:port")
+        contacts.append(Contact(parse_node(node), place))
+    return contacts
 
 
 def _expiry(text: str | None) -> int:

@@ -3,9 +3,10 @@
     change = body (msgpack) | signature (64 bytes)
 
 The signature covers a domain tag, the network's name, the body's length and the body, byte for
-byte: a change of one network says nothing in another. A change names the hash of the one before
-it in its chain; the first of a stream names the network itself. The first entry of the network's
-own chain is the genesis record, which nobody signs: its hash is the network's name.
+byte: a change of one network says nothing in another. A change names the hashes of the newest
+changes of its chain that its author knew: one, unless two trackers wrote at the same time. The
+first of a stream names the network itself. The first entry of the network's own chain is the
+genesis record, which nobody signs: its hash is the network's name.
 """
 
 import hashlib
@@ -37,12 +38,16 @@ MAX_OVERLAY_NAME = 64
 MAX_METADATA_BYTES = 4 * 1024
 MAX_STREAM_TRACKERS = 16
 MAX_NETWORK_TRACKERS = 32  # with addresses of ordinary length they fit one change
+MAX_NETWORK_STORAGE = 64
+MAX_STREAM_STORAGE = 16
+MAX_PARENTS = 8  # newest changes that one change may name
+MAX_ACTIONS = 64  # of one change, which holds as a whole or not at all
 
 PUBLIC = NodeId(bytes(NODE_ID_BYTES))  # the zero address: a permission for everybody
 
 _GENESIS_DOMAIN = b"anabranch genesis v1\0"
-_CHANGE_DOMAIN = b"anabranch change v1\0"
-_SIGNED_DOMAIN = b"anabranch signed change v1\0"
+_CHANGE_DOMAIN = b"anabranch change v2\0"
+_SIGNED_DOMAIN = b"anabranch signed change v2\0"
 
 
 class Right(IntFlag):
@@ -90,7 +95,7 @@ class Genesis(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 class TrackerEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A tracker of the network: where nodes dial it, and where people look at it."""
+    """A tracker or a storage node: where nodes dial it, and where people look at it."""
 
     node: Node
     address: Address = ""
@@ -109,6 +114,10 @@ def named(trackers: Sequence[TrackerEntry], entry: TrackerEntry) -> tuple[Tracke
     return (*trackers, entry)
 
 
+OwnTrackers = Annotated[tuple[Contact, ...], msgspec.Meta(max_length=MAX_STREAM_TRACKERS)]
+OwnStorage = Annotated[tuple[Node, ...], msgspec.Meta(max_length=MAX_STREAM_STORAGE)]
+
+
 class CreateStream(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=1):
     """A stream begins, or begins anew after it was deleted: only its owner may say so."""
 
@@ -118,7 +127,29 @@ class CreateStream(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
     metadata: Annotated[str, msgspec.Meta(max_length=MAX_METADATA_BYTES)] = ""
     public: Rights = 0
     # Its own trackers, in the owner's order; with none, the network's serve it.
-    trackers: Annotated[tuple[Contact, ...], msgspec.Meta(max_length=MAX_STREAM_TRACKERS)] = ()
+    trackers: OwnTrackers = ()
+    storage: OwnStorage = ()  # the storage nodes that keep it
+
+
+class EditStream(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=5):
+    """The stream goes on with other settings; what is None stays as it is.
+
+    Partitions can be added and not taken away: what was published there would be lost.
+    """
+
+    partitions: Annotated[int, msgspec.Meta(ge=1, le=MAX_PARTITIONS)] | None = None
+    overlay: Annotated[str, msgspec.Meta(max_length=MAX_OVERLAY_NAME)] | None = None
+    degree: Annotated[int, msgspec.Meta(ge=2, le=MAX_NEIGHBOURS)] | None = None
+    metadata: Annotated[str, msgspec.Meta(max_length=MAX_METADATA_BYTES)] | None = None
+    trackers: OwnTrackers | None = None
+    storage: OwnStorage | None = None
+
+    def apply(self, settings: CreateStream) -> CreateStream:
+        """Return the settings as they are after this."""
+        given = {name: getattr(self, name) for name in self.__struct_fields__}
+        return msgspec.structs.replace(
+            settings, **{name: value for name, value in given.items() if value is not None}
+        )
 
 
 class SetPermission(
@@ -143,18 +174,27 @@ class SetTrackers(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
     ]
 
 
-Action = CreateStream | SetPermission | DeleteStream | SetTrackers
+class SetStorage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=6):
+    """The network has exactly these storage nodes."""
+
+    nodes: Annotated[tuple[TrackerEntry, ...], msgspec.Meta(max_length=MAX_NETWORK_STORAGE)]
+
+
+Action = CreateStream | EditStream | SetPermission | DeleteStream | SetTrackers | SetStorage
 
 
 class Change(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The body of a change: who does what, and where in which chain."""
+    """The body of a change: who does what, and where in which chain.
+
+    Its depth is one more than that of the deepest change it names.
+    """
 
     chain: Chain
-    height: Height
-    previous: Hash
+    parents: Annotated[tuple[Hash, ...], msgspec.Meta(min_length=1, max_length=MAX_PARENTS)]
+    depth: Height
     author: Node
     at_ms: Millis
-    action: Action
+    actions: Annotated[tuple[Action, ...], msgspec.Meta(min_length=1, max_length=MAX_ACTIONS)]
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -185,7 +225,7 @@ def network_name(genesis: Genesis | bytes) -> bytes:
 
 
 def hash_change(encoded: bytes) -> bytes:
-    """Return what the next change of the chain names as its previous one."""
+    """Return what the next change of the chain names it by."""
     return hashlib.sha256(_CHANGE_DOMAIN + encoded).digest()
 
 
@@ -201,7 +241,7 @@ def encode_change(change: Change, network: bytes, sign: Callable[[bytes], bytes]
     if len(body) + SIGNATURE_BYTES > MAX_CHANGE_BYTES:
         raise LocalError(
             f"this change takes {len(body) + SIGNATURE_BYTES} bytes and may take "
-            f"{MAX_CHANGE_BYTES}: shorten the metadata or name fewer trackers"
+            f"{MAX_CHANGE_BYTES}: shorten the metadata, or do less at once"
         )
     return body + sign(signed_digest(network, body))
 

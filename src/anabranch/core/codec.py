@@ -15,7 +15,7 @@ from anabranch.core.errors import RemoteError
 from anabranch.core.frames import MAX_FRAME_BYTES
 from anabranch.core.messages import Control
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 CONTROL, DATA = 0, 1
 MAX_CONTROL_BYTES = 128 * 1024  # an Instruction with 64 addresses of 255 wide characters fits
 MAX_ROUTE_BYTES = 64

@@ -31,6 +31,11 @@ class _Waiting(msgspec.Struct):
     frame: bytes
 
 
+class _Told(msgspec.Struct, gc=False):
+    at: float
+    upstream: NodeId
+
+
 class _Outbox:
     def __init__(self) -> None:
         self.frames: OrderedDict[_Copy, _Waiting] = OrderedDict()
@@ -44,7 +49,7 @@ class Congestion:
         self.outboxes: dict[NodeId, _Outbox] = {}  # of the links that are full
         self._cut_at: Timers[NodeId] = Timers()
         self._upstream: OrderedDict[tuple[PartKey, ChainKey], NodeId] = OrderedDict()
-        self._told_at: OrderedDict[tuple[PartKey, ChainKey], float] = OrderedDict()
+        self._told: OrderedDict[tuple[PartKey, ChainKey], _Told] = OrderedDict()
 
     @property
     def wakeup_at(self) -> float | None:
@@ -115,29 +120,37 @@ class Congestion:
         """Remember from whom the first copies of a chain come."""
         key = (part, chain)
         self._upstream[key] = sender
+        self._upstream.move_to_end(key)
         if len(self._upstream) > MAX_UPSTREAMS:
             self._upstream.popitem(last=False)
 
     def whom_to_tell(self, part: PartKey, chain: ChainKey, now: float) -> NodeId | None:
         """Return who is next on the way back to a publisher, at most every 50 ms per chain."""
         key = (part, chain)
-        if self._told_at.get(key, 0.0) > now - TELL_EVERY_S:
+        told = self._told.get(key)
+        if told is not None and told.at > now - TELL_EVERY_S:
             return None
         # The way is used up until another frame comes on it: nodes that take each other for the
         # way back, since frames overtook each other, would pass one word round for ever.
         upstream = self._upstream.pop(key, None)
         if upstream is not None:
-            self._told_at[key] = now
-            self._told_at.move_to_end(key)
-            if len(self._told_at) > MAX_UPSTREAMS:
-                self._told_at.popitem(last=False)
+            self._told[key] = _Told(now, upstream)
+            self._told.move_to_end(key)
+            if len(self._told) > MAX_UPSTREAMS:
+                self._told.popitem(last=False)
         return upstream
+
+    def upstream(self, part: PartKey, chain: ChainKey) -> NodeId | None:
+        """Return from whom the first copies of a chain came last, whether or not it was told."""
+        key = (part, chain)
+        told = self._told.get(key)
+        return self._upstream.get(key) or (told.upstream if told is not None else None)
 
     def left(self, part: PartKey) -> None:
         """Forget the chains of a part."""
-        for key in [key for key in (*self._upstream, *self._told_at) if key[0] == part]:
+        for key in [key for key in (*self._upstream, *self._told) if key[0] == part]:
             self._upstream.pop(key, None)
-            self._told_at.pop(key, None)
+            self._told.pop(key, None)
 
     def sizes(self) -> Sizes:
         """Return the tables with their bounds."""
@@ -146,7 +159,7 @@ class Congestion:
             "outbox frames": (max((len(b.frames) for b in boxes), default=0), MAX_WAITING_FRAMES),
             "outbox bytes": (max((b.bytes for b in boxes), default=0), MAX_WAITING_BYTES),
             "upstreams": (len(self._upstream), MAX_UPSTREAMS),
-            "chains told": (len(self._told_at), MAX_UPSTREAMS),
+            "chains told": (len(self._told), MAX_UPSTREAMS),
         }
 
     def _close(self, peer: NodeId) -> _Outbox | None:

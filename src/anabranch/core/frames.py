@@ -14,15 +14,19 @@ import hashlib
 import struct
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Annotated
 
 import msgspec
 
+from anabranch.core.encryption import AES_256_GCM, decrypt
 from anabranch.core.errors import RemoteError
 from anabranch.core.ids import MAX_SEQUENCE, SEQUENCE_BITS, ChainKey, FrameHead, PartKey
 from anabranch.core.machine import Draft
 from anabranch.core.messages.data import (
     MAX_FRAME_BODY_BYTES,
     MAX_FRAME_MESSAGES,
+    MAX_KEY_ID_BYTES,
+    MAX_NEXT_KEY_BYTES,
     Body,
     Item,
     Items,
@@ -37,8 +41,21 @@ MAX_FRAME_BYTES = HEAD.size + MAX_FRAME_BODY_BYTES + SIGNATURE_BYTES
 _DOMAIN = b"anabranch frame v1\0"
 _NUMBERS_END = 1 << 63
 
+
+class Lock(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """A body of which only the lock is looked at: the items stay where they are."""
+
+    items: msgspec.Raw
+    encryption: Annotated[int, msgspec.Meta(ge=0, le=255)] = 0
+    key_id: Annotated[bytes, msgspec.Meta(max_length=MAX_KEY_ID_BYTES)] = b""
+    next_key: Annotated[bytes, msgspec.Meta(max_length=MAX_NEXT_KEY_BYTES)] = b""
+
+
+Locking = Callable[[FrameHead, bytes], Body]  # makes a body of a frame's items
+
 _encode = msgspec.msgpack.Encoder().encode
 _decode_body = msgspec.msgpack.Decoder(Body).decode
+_decode_lock = msgspec.msgpack.Decoder(Lock).decode
 _decode_items = msgspec.msgpack.Decoder(Items).decode
 
 
@@ -94,29 +111,39 @@ def build(
     previous: int,
     drafts: Sequence[tuple[int, Draft]],
     sign: Callable[[bytes], bytes],
+    lock: Locking | None = None,
 ) -> bytes:
-    """Make and sign the frame of numbered drafts."""
+    """Make and sign the frame of numbered drafts; a lock encrypts them."""
     assert 1 <= len(drafts) <= MAX_FRAME_MESSAGES
     first, last = drafts[0][0], drafts[-1][0]
-    items = [Item(number - first, d.content_type, d.content) for number, d in drafts]
-    body = _encode(Body(_encode(items)))
+    items = _encode([Item(number - first, d.content_type, d.content) for number, d in drafts])
+    if lock is None:
+        body = _encode((items, 0, b""))
+    else:
+        body = _encode(lock(FrameHead(part, chain, previous, first, last, len(drafts)), items))
     assert previous < first <= last
     assert len(body) <= MAX_FRAME_BODY_BYTES
     head = HEAD.pack(FRAME_VERSION, part, chain, previous, first, last, len(drafts), len(body))
     return head + body + sign(hashlib.sha256(_DOMAIN + head + body).digest())
 
 
-def messages(frame: bytes) -> list[Message]:
-    """Open a frame whose signature has been verified.
+def lock_of(frame: bytes) -> Lock:
+    """Read how a frame is encrypted and with which key, at a small part of what opening costs."""
+    try:
+        return _decode_lock(memoryview(frame)[HEAD.size : -SIGNATURE_BYTES])
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise RemoteError("frame-body", str(error)) from error
+
+
+def messages(frame: bytes, key: bytes = b"") -> list[Message]:
+    """Open a frame whose signature has been verified; `key` is the secret of its group key.
 
     What is wrong here was signed so by the publisher; the neighbour who carried it is innocent.
     """
     head = peek(frame)
     try:
         body = _decode_body(frame[HEAD.size : -SIGNATURE_BYTES])
-        if body.encryption:
-            raise RemoteError("encrypted", f"with method {body.encryption}")
-        items = _decode_items(body.items)
+        items = _decode_items(body.items if not body.encryption else _unlocked(head, body, key))
     except (msgspec.DecodeError, RecursionError) as error:
         raise RemoteError("frame-body", str(error)) from error
     numbers = [head.first + item.ahead for item in items]
@@ -131,3 +158,11 @@ def messages(frame: bytes) -> list[Message]:
         Message(number, item.content, item.content_type)
         for number, item in zip(numbers, items, strict=True)
     ]
+
+
+def _unlocked(head: FrameHead, body: Body, key: bytes) -> bytes:
+    if body.encryption != AES_256_GCM:
+        raise RemoteError("encrypted", f"with method {body.encryption}")
+    if not key:
+        raise RemoteError("no-key", body.key_id.hex())
+    return decrypt(key, head, body.items)

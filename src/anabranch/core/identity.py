@@ -5,6 +5,9 @@ node that knows the publisher's key would not look at one, and a node that does 
 a frame whose id had been tampered with on the way, so the two would disagree about one frame.
 The key of a publisher seen for the first time is recovered by trying both ids, once, and kept;
 from then on a frame costs one plain verification.
+
+Two keys can also agree on a secret that nobody else can compute, each from its own secret and the
+other's public key. What is sealed to a user is sealed with such a secret.
 """
 
 import hashlib
@@ -17,22 +20,43 @@ from coincurve._libsecp256k1 import ffi, lib
 from coincurve.context import GLOBAL_CONTEXT
 from Crypto.Hash import keccak
 
-from anabranch.core.errors import LocalError
+from anabranch.core.errors import LocalError, RemoteError
 from anabranch.core.ids import NODE_ID_BYTES, NodeId
 
 KEY_BYTES = 32
+PUBLIC_KEY_BYTES = 33
 MAX_KNOWN_KEYS = 10_000
 
 Verify = Callable[[NodeId, bytes, bytes], bool]  # publisher, digest, signature
 
 
 class Signer(Protocol):
-    """Something that signs digests in the name of one node."""
+    """Something that signs digests in the name of one node, and agrees on secrets in its name."""
 
     node: NodeId
 
+    @property
+    def public(self) -> bytes:
+        """Return the public key, 33 bytes."""
+
     def sign(self, digest: bytes) -> bytes:
         """Return the 64-byte signature of a 32-byte digest."""
+
+    def agree(self, public: bytes) -> bytes:
+        """Return the 32 bytes that only we and the holder of this public key can compute."""
+
+
+class Curve(Protocol):
+    """The arithmetic of keys: the real one, or the cheap one of a simulation."""
+
+    def identity(self, secret: bytes) -> Signer:
+        """Make the identity of a secret."""
+
+    def address(self, public: bytes) -> NodeId:
+        """Return the address of a public key; RemoteError if these bytes are none."""
+
+    def verify(self, publisher: NodeId, digest: bytes, signature: bytes) -> bool:
+        """Tell whether `publisher` signed `digest`."""
 
 
 def address_of(key: PublicKey) -> NodeId:
@@ -56,6 +80,15 @@ class Identity:
     def sign(self, digest: bytes) -> bytes:
         """Sign with a deterministic nonce (RFC 6979), so that no entropy is needed."""
         return self._key.sign_recoverable(digest, hasher=None)[:64]
+
+    @property
+    def public(self) -> bytes:
+        """Return the public key in its short form."""
+        return self._key.public_key.format()
+
+    def agree(self, public: bytes) -> bytes:
+        """Agree on a secret by Diffie-Hellman: the hash of the common point."""
+        return self._key.ecdh(_parse(public).format())
 
 
 class KnownKeys:
@@ -92,6 +125,24 @@ class KnownKeys:
                 self._keys.popitem(last=False)
         return True
 
+    def identity(self, secret: bytes) -> Identity:
+        """Make the identity of a secret."""
+        return Identity(secret)
+
+    def address(self, public: bytes) -> NodeId:
+        """Return the Ethereum address of a public key."""
+        return address_of(_parse(public))
+
+
+def _parse(public: bytes) -> PublicKey:
+    """Read a public key in its short form, and in no other: one key has one encoding here."""
+    if len(public) != PUBLIC_KEY_BYTES:
+        raise RemoteError("public-key", f"{len(public)} bytes")
+    try:
+        return PublicKey(public)
+    except ValueError as error:
+        raise RemoteError("public-key", "no point of the curve") from error
+
 
 def _recover(publisher: NodeId, digest: bytes, signature: bytes) -> PublicKey | None:
     for recovery_id in (b"\0", b"\1"):
@@ -104,6 +155,10 @@ def _recover(publisher: NodeId, digest: bytes, signature: bytes) -> PublicKey | 
     return None
 
 
+_PRIME = (1 << 127) - 1
+_GENERATOR = 43  # it generates the whole group
+
+
 class CheapKeys:
     """For simulation: keyed hashes instead of curves, a thousandth of the cost.
 
@@ -113,12 +168,20 @@ class CheapKeys:
 
     def __init__(self) -> None:
         self._secrets: dict[NodeId, bytes] = {}
+        self._addresses: dict[bytes, NodeId] = {}
 
     def identity(self, secret: bytes) -> "CheapIdentity":
         """Make the identity of a secret and let everyone verify it."""
         identity = CheapIdentity(secret)
         self._secrets[identity.node] = secret
+        self._addresses[identity.public] = identity.node
         return identity
+
+    def address(self, public: bytes) -> NodeId:
+        """Return the address of a public key that was made here."""
+        if public not in self._addresses:
+            raise RemoteError("public-key", "nobody has it")
+        return self._addresses[public]
 
     def verify(self, publisher: NodeId, digest: bytes, signature: bytes) -> bool:
         """Tell whether `publisher` signed `digest`."""
@@ -132,10 +195,19 @@ class CheapIdentity:
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
         self.node = NodeId(hashlib.sha256(b"cheap address" + secret).digest()[:NODE_ID_BYTES])
+        self._exponent = int.from_bytes(hashlib.sha256(b"cheap exponent" + secret).digest()[:16])
+        self.public = pow(_GENERATOR, self._exponent, _PRIME).to_bytes(PUBLIC_KEY_BYTES)
 
     def sign(self, digest: bytes) -> bytes:
         """Return the keyed hash that stands for a signature."""
         return _keyed(self._secret, digest)
+
+    def agree(self, public: bytes) -> bytes:
+        """Agree on a secret in a group that is far too small for anything but simulation."""
+        if len(public) != PUBLIC_KEY_BYTES:
+            raise RemoteError("public-key", f"{len(public)} bytes")
+        common = pow(int.from_bytes(public), self._exponent, _PRIME)
+        return hashlib.sha256(b"cheap secret" + common.to_bytes(16)).digest()
 
 
 def _keyed(secret: bytes, digest: bytes) -> bytes:

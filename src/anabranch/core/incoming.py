@@ -11,6 +11,7 @@ from anabranch.core.duplicates import CONTRADICTION, NEW, SEEN, TOO_OLD, Verdict
 from anabranch.core.errors import RemoteError
 from anabranch.core.identity import Verify
 from anabranch.core.ids import SEQUENCE_BITS, FrameHead, NodeId
+from anabranch.core.key_exchange import KeyExchange
 from anabranch.core.links import Links
 from anabranch.core.machine import Deliver, Dropped, Effect, Send
 from anabranch.core.messages import Got
@@ -28,8 +29,8 @@ class Incoming:
 
     # A simulation has thousands of these, and every packet meets another one.
     __slots__ = (
-        *("_apply", "_congestion", "_links", "_parts", "_permission", "_recent", "_serve"),
-        *("_verify", "wakeup_at"),
+        *("_apply", "_congestion", "_keys", "_links", "_parts", "_permission", "_recent"),
+        *("_serve", "_verify", "wakeup_at"),
     )
 
     def __init__(
@@ -41,6 +42,7 @@ class Incoming:
         permission: Permission,
         apply: Perform,
         serve: Perform,
+        keys: KeyExchange | None = None,
     ) -> None:
         self.wakeup_at: float | None = None  # when what the last packet set going is due
         self._parts = parts
@@ -51,6 +53,7 @@ class Incoming:
         self._permission = permission
         self._apply = apply  # an overlay's effects
         self._serve = serve  # a service's effects
+        self._keys = keys
 
     def data(self, sender: NodeId, data: bytes, now: float) -> list[Effect]:
         """Take a data packet."""
@@ -66,6 +69,8 @@ class Incoming:
             return self._copy(state, head, verdict, sender, data, start, now)
         if head.last >> SEQUENCE_BITS > (now + MAX_SKEW_S) * 1000:
             return [Dropped(head, "future", sender)]
+        if head.first >> SEQUENCE_BITS < (now - MAX_SKEW_S) * 1000:
+            return [Dropped(head, "old", sender)]
         overlay = state.overlay
         frame = data[start:]
         if codec.overlay_of(data) != overlay.code:
@@ -82,12 +87,18 @@ class Incoming:
         route = data[4:start]
         effects: list[Effect] = []
         if state.subscribed:
-            effects.append(Deliver(state.part, head, frame, overlay.hops(route)))
+            hops = overlay.hops(route)
+            if self._keys is None or not state.reads:
+                effects.append(Deliver(state.part, head, frame, hops))
+            else:
+                effects += self._keys.deliver(state.part, head, frame, hops, sender, now)
         onward = overlay.carry(state.part, Carried(head, route, frame), sender, True, now)
         effects += self._apply(onward, now)
         if route == overlay.straight:  # who made it waits for this word
             effects.append(Send(sender, Got(state.part, head.chain, head.last)))
         self.wakeup_at = overlay.wakeup_at
+        if self._keys is not None and self._keys.wakeup_at is not None:
+            self.wakeup_at = min(self._keys.wakeup_at, self.wakeup_at or self._keys.wakeup_at)
         return effects
 
     def _copy(

@@ -57,6 +57,10 @@ class Links:
         link = self._links.get(peer)
         return link is not None and link.state == UP
 
+    def standing(self) -> list[NodeId]:
+        """Return the peers to whom a link stands."""
+        return [peer for peer, link in self._links.items() if link.state == UP]
+
     def is_banned(self, peer: NodeId, now: float) -> bool:
         """Tell whether `peer` broke the protocol a short while ago."""
         return self._bans.get(peer, now) > now

@@ -61,9 +61,10 @@ class Writable(msgspec.Struct, gc=False):
 
 
 class Subscribe(msgspec.Struct, gc=False):
-    """The application wants the messages of `part`."""
+    """The application wants the messages of `part`; if it does not read them, it needs no keys."""
 
     part: StreamPart
+    reads: bool = True
 
 
 class Unsubscribe(msgspec.Struct, gc=False):
@@ -157,12 +158,13 @@ class Published(msgspec.Struct, gc=False):
 
 
 class Deliver(msgspec.Struct, gc=False):
-    """Hand a frame's messages to the application, once."""
+    """Hand a frame's messages to the application, once; `key` opens them if they are encrypted."""
 
     part: StreamPart
     head: FrameHead
     frame: bytes
     hops: int
+    key: bytes = b""
 
 
 class Dropped(msgspec.Struct, gc=False):
@@ -213,6 +215,15 @@ class Store(msgspec.Struct, gc=False):
     change: bytes
 
 
+class KeepKey(msgspec.Struct, gc=False):
+    """Keep a group key in the local key store, so that it is there after a restart."""
+
+    stream: str
+    publisher: NodeId
+    key_id: bytes
+    secret: bytes
+
+
 class Connect(msgspec.Struct, gc=False):
     """Dial `peer`; a LinkUp or a LinkDown answers."""
 
@@ -252,6 +263,7 @@ Effect = (
     | Learned
     | Answered
     | Store
+    | KeepKey
     | Connect
     | Disconnect
     | Hold

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from anabranch.core.duplicates import NEW
 from anabranch.core.identity import Signer
 from anabranch.core.ids import ChainKey, NodeId, PartKey, chain_key, publisher_of
+from anabranch.core.key_exchange import KeyExchange
 from anabranch.core.machine import Deliver, Draft, Effect, Forward, Published
 from anabranch.core.overlay import Carried, Perform, RecentFrames
 from anabranch.core.parts import Part
@@ -33,6 +34,7 @@ class Outgoing:
         permission: Permission,
         apply: Perform,
         serve: Perform,
+        keys: KeyExchange | None = None,
     ) -> None:
         self._recent = recent
         self._signer = signer
@@ -41,6 +43,7 @@ class Outgoing:
         self._permission = permission
         self._apply = apply  # an overlay's effects
         self._serve = serve  # a service's effects
+        self._keys = keys
         self._busy: dict[PartKey, Part] = {}
         self._due: Timers[PartKey] = Timers()
         self._flight = Flight()
@@ -88,20 +91,33 @@ class Outgoing:
         publishing = state.publishing
         assert publishing is not None
         effects = self.look(state, now)
-        while (made := publishing.next_frame(now)) is not None:
+        while (made := self._next_frame(state, effects, now)) is not None:
             head, frame = made.head, made.frame
             if state.seen.check(head.chain, head.previous, head.first, head.last) is NEW:
                 state.seen.mark(head.chain, head.previous, head.last)
             self._recent.add(state.key, frame, now)
             effects.append(Published(head, frame))
-            if state.subscribed:
+            if state.subscribed and (self._keys is None or not state.reads):
                 effects.append(Deliver(state.part, head, frame, 0))
+            elif state.subscribed and self._keys is not None:
+                effects += self._keys.deliver(state.part, head, frame, 0, None, now)
             if publishing.behind:
                 publishing.owe([made])
             else:
                 effects += self._offer(state, made, None, now)
         self._rearm(state)
         return effects
+
+    def _next_frame(self, state: Part, effects: list[Effect], now: float) -> Unconfirmed | None:
+        """Make the next frame of a part, encrypted if not everybody may read it."""
+        assert state.publishing is not None
+        if self._keys is None:
+            return state.publishing.next_frame(now)
+        if not state.publishing.ready(now):
+            return None
+        lock, kept = self._keys.lock(state.part.stream, now)
+        effects += kept
+        return state.publishing.next_frame(now, lock)
 
     def look(self, state: Part, now: float) -> list[Effect]:
         """Offer what is unconfirmed to those who have become neighbours since the last look."""

@@ -121,6 +121,10 @@ class Overlay:
         """Go on with other settings; an overlay that can keep its neighbours does."""
         return self.leave(part, now) + self.join(part, settings, now)
 
+    def learned(self, part: StreamPart, now: float) -> list[Effect]:
+        """The registry has spoken of the stream: who had no place may have one now."""
+        return []
+
     def leave(self, part: StreamPart, now: float) -> list[Effect]:
         """Stop being a member."""
         return []

@@ -31,6 +31,7 @@ class Part(msgspec.Struct):
     overlay: Overlay
     seen: Duplicates
     subscribed: bool = False
+    reads: bool = True  # what it is subscribed to; else it only carries, and wants no keys
     publishing: Publishing | None = None
 
     @property

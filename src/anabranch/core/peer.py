@@ -1,8 +1,8 @@
 """The Peer: what a node does in every overlay it is a member of.
 
 The hot path lies in incoming.py, and what is our own in outgoing.py. Here is what holds them
-together: links on behalf of overlays and services, membership, slow links, control messages, and
-what the registry says of all that.
+together: links on behalf of overlays and services, membership, control messages, and what the
+registry says of all that.
 """
 
 import random
@@ -10,11 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from anabranch.core import codec
-from anabranch.core.congestion import PAUSE_MS, Congestion
+from anabranch.core.attendance import Attendance
+from anabranch.core.company import Company, Mandate
+from anabranch.core.congestion import Congestion
 from anabranch.core.errors import RemoteError
 from anabranch.core.identity import Signer, Verify
-from anabranch.core.ids import ChainKey, NodeId, StreamPart
+from anabranch.core.ids import NodeId, StreamPart
 from anabranch.core.incoming import Incoming
+from anabranch.core.key_exchange import KeyExchangeFactory
 from anabranch.core.links import Links
 from anabranch.core.machine import (
     Congested,
@@ -28,13 +31,11 @@ from anabranch.core.machine import (
     LinkDown,
     LinkUp,
     Notice,
-    Outcome,
     Publish,
     Received,
     Release,
     Retire,
     Rtt,
-    Send,
     Sizes,
     Subscribe,
     Unsubscribe,
@@ -42,21 +43,33 @@ from anabranch.core.machine import (
     Writable,
     fullest,
 )
-from anabranch.core.messages import AboutRegistry, Contact, Got, SlowDown
+from anabranch.core.mandate import Introductions
+from anabranch.core.messages import (
+    AboutKeys,
+    AboutParts,
+    AboutRegistry,
+    Contact,
+    Got,
+    Introduce,
+    Meet,
+    SlowDown,
+)
 from anabranch.core.messages.registry import NETWORK
 from anabranch.core.outgoing import Entropy, Outgoing
 from anabranch.core.overlay import Directory, OverlayFactory
-from anabranch.core.parts import Part, Parts
+from anabranch.core.parts import Parts
 from anabranch.core.permission import Doubtful, Permission, Permits
-from anabranch.core.publishing import EXPIRED, NO_SUCH_STREAM, STRANDED_FOR_S
+from anabranch.core.publishing import NO_SUCH_STREAM, STRANDED_FOR_S
 from anabranch.core.service import Service
 from anabranch.core.services import Services
+from anabranch.core.slow_links import SlowLinks
 
 
 class Peer:
     """A node's protocol machine.
 
-    Links are made in the name of `node`; what is published is signed in the name of `signer`.
+    Links are made in the name of `node`; what is published is signed in the name of `signer`, and
+    `mandate` is the word of whom the node acts for in this `network`, if it has a registry.
     """
 
     wakeup_at: float | None = None
@@ -72,8 +85,11 @@ class Peer:
         address: str = "",
         *,
         node: NodeId | None = None,
+        network: bytes = b"",
+        mandate: Mandate | None = None,
         permits: Permits | None = None,
         services: Sequence[Service] = (),
+        keys: KeyExchangeFactory | None = None,
         patience_s: float = STRANDED_FOR_S,
     ) -> None:
         self.me = Contact(node or signer.node, address)
@@ -81,7 +97,8 @@ class Peer:
         self._congestion = Congestion()
         self._parts = Parts(self.me, directory, overlays, rng, self._links.is_up)
         self._permission = Permission(permits)
-        self._services = Services(services)
+        self._keys = keys(self._parts, self._congestion) if keys is not None else None
+        self._services = Services((*services, self._keys) if self._keys else services)
         self._outgoing = Outgoing(
             self._parts.recent,
             signer,
@@ -90,6 +107,7 @@ class Peer:
             self._permission,
             self._applied,
             self._served,
+            self._keys,
         )
         self._incoming = Incoming(
             self._parts,
@@ -99,23 +117,40 @@ class Peer:
             self._permission,
             self._applied,
             self._served,
+            self._keys,
         )
-        self._kinds: dict[type, Callable[..., list[Effect]]] = {
+        introductions, do = Introductions(network, verify), (self._applied, self._served)
+        self._company = Company(introductions, mandate, permits, self._parts, self._links, *do)
+        self._attendance = Attendance(
+            self._parts,
+            self._outgoing,
+            self._congestion,
+            self._permission,
+            self._company,
+            self._applied,
+            self._keys,
+        )
+        self._slow = SlowLinks(self._parts, self._links, self._congestion, self._outgoing.pause)
+        self._kinds = self._kinds_of_events()
+        self._handlers = dict.fromkeys(self._kinds, self._begin)
+
+    def _kinds_of_events(self) -> dict[type, Callable[..., list[Effect]]]:
+        kinds: dict[type, Callable[..., list[Effect]]] = {
             Received: self._received,
             Wakeup: self._wakeup,
             LinkUp: self._link_up,
             LinkDown: self._link_down,
             Rtt: self._rtt,
-            Congested: self._congested,
-            Writable: self._writable,
-            Subscribe: self._subscribe,
-            Unsubscribe: self._unsubscribe,
+            Congested: partial(self._done, self._slow.congested),
+            Writable: partial(self._done, self._slow.writable),
+            Subscribe: partial(self._done, self._attendance.subscribe),
+            Unsubscribe: partial(self._done, self._attendance.unsubscribe),
             Publish: self._publish,
-            Retire: self._retire,
+            Retire: partial(self._done, self._attendance.retire),
         }
         for kind, service in self._services.by_event.items():
-            self._kinds[kind] = partial(self._told, service)
-        self._handlers = dict.fromkeys(self._kinds, self._begin)
+            kinds[kind] = partial(self._told, service)
+        return kinds
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Take one event; return what is to be done about it."""
@@ -132,10 +167,16 @@ class Peer:
         state = self._parts.find(part)
         return tuple(state.overlay.neighbours(part)) if state else ()
 
+    @property
+    def lingers_until(self) -> float:
+        """Until when we should stay, because others may need a key that only we have."""
+        return self._keys.lingers_until if self._keys is not None else 0.0
+
     def sizes(self) -> Sizes:
         """Return every bounded table by name, with its size and its bound."""
         tables = [self._links.sizes(), self._congestion.sizes(), self._parts.sizes()]
-        return fullest([*tables, self._permission.sizes(), self._services.sizes()])
+        tables += [self._permission.sizes(), self._company.sizes()]
+        return fullest([*tables, self._services.sizes()])
 
     # --- Packets --------------------------------------------------------------------------
 
@@ -156,22 +197,33 @@ class Peer:
         message = codec.decode(data)
         if type(message) is Got:
             return self._got(sender, message, now)
+        if isinstance(message, Introduce):
+            return self._company.introduced(sender, message, now)
         service = self._services.taking(type(message))
         if service is not None:
             if not self._services.rely_on(sender):
                 self._links.strain(sender, now)
             return self._after(self._served(service.receive(sender, message, now), now), now)
-        if isinstance(message, AboutRegistry):
+        if isinstance(message, AboutRegistry | AboutKeys):
             self._links.strain(sender, now)
             return []
+        return self._about_part(sender, message, now)
+
+    def _about_part(self, sender: NodeId, message: AboutParts, now: float) -> list[Effect]:
         state = self._parts.find(message.part)
         if state is not None and type(message) is SlowDown:
-            return self._slow_down(state, sender, message, now)
+            if self._company.is_neighbour(state, sender, now):
+                return self._after(self._slow.slow_down(state, message, now), now)
+            self._links.strain(sender, now)
+            return []
         if state is None or not state.overlay.follows(state.part, sender):
             self._links.strain(sender, now)
         if state is None:
             return []
-        effects = self._applied(state.overlay.receive(sender, message, now), now)
+        if type(message) is Meet and not self._company.welcomes(state.part, sender, now):
+            return self._after(self._company.turn_away(state, sender, message, now), now)
+        effects = self._company.remind(state, sender, message, now)
+        effects += self._applied(state.overlay.receive(sender, message, now), now)
         effects += self._outgoing.look(state, now)
         self._rearm()
         return effects
@@ -180,7 +232,7 @@ class Peer:
         """A neighbour has a frame of ours: now it is sent."""
         state = self._parts.find(message.part)
         effects = None
-        if state is not None and state.overlay.accepts(state.part, sender):
+        if state is not None and self._company.is_neighbour(state, sender, now):
             effects = self._outgoing.got(state, message.chain, message.number, now)
         if effects is None:
             self._links.strain(sender, now)
@@ -199,6 +251,7 @@ class Peer:
     def _link_up(self, event: LinkUp, now: float) -> list[Effect]:
         effects = self._ended(self._links.up(event.peer, now), now)
         if self._links.is_up(event.peer):
+            effects = self._company.greet(event.peer, now=now) + effects
             for overlay in self._parts.overlays.values():
                 if event.rtt_s is not None:
                     overlay.rtt(event.peer, event.rtt_s)
@@ -212,6 +265,7 @@ class Peer:
 
     def _lost(self, peer: NodeId, reason: str, now: float) -> list[Effect]:
         effects = self._congestion.gone(peer, "link-down")
+        self._company.gone(peer)
         for overlay in self._parts.overlays.values():
             effects += self._applied(overlay.link(peer, False, reason, now), now)
         return effects + self._served(self._services.link(peer, False, reason, now), now)
@@ -229,81 +283,15 @@ class Peer:
                 overlay.rtt(event.peer, event.seconds)
         return []
 
-    # --- Slow links -----------------------------------------------------------------------
+    # --- What the application wants, and what the transport has to say of slow links ------
 
-    def _congested(self, event: Congested, now: float) -> list[Effect]:
-        if self._links.is_up(event.peer):
-            self._congestion.full(event.peer, now)
-        return self._after([], now)
-
-    def _writable(self, event: Writable, now: float) -> list[Effect]:
-        effects: list[Effect] = []
-        for forward in self._congestion.writable(event.peer):
-            state = self._parts.get(forward.head.part)
-            if state is not None and event.peer in state.overlay.neighbours(state.part):
-                effects.append(forward)
-            else:  # we left the part meanwhile, or changed neighbours
-                effects.append(Dropped(forward.head, "parted", event.peer))
-        return self._after(effects, now)
-
-    def _slow_down(
-        self, state: Part, sender: NodeId, message: SlowDown, now: float
-    ) -> list[Effect]:
-        if not state.overlay.accepts(state.part, sender):
-            self._links.strain(sender, now)
-            return []
-        return self._after(self._tell(state, message.chain, message.pause_ms, now), now)
-
-    def _tell(self, state: Part, chain: ChainKey, pause_ms: int, now: float) -> list[Effect]:
-        """Pass the word towards the publisher, or heed it if that is us."""
-        if state.publishing is not None and state.publishing.chain == chain:
-            self._outgoing.pause(state, pause_ms / 1000, now)
-            return []
-        upstream = self._congestion.whom_to_tell(state.key, chain, now)
-        return [Send(upstream, SlowDown(state.part, chain, pause_ms))] if upstream else []
-
-    # --- Membership and publishing --------------------------------------------------------
-
-    def _subscribe(self, event: Subscribe, now: float) -> list[Effect]:
-        state, effects = self._member(event.part, now)
-        if state is not None:
-            state.subscribed = True
-        return self._after(effects, now)
-
-    def _unsubscribe(self, event: Unsubscribe, now: float) -> list[Effect]:
-        state = self._parts.find(event.part)
-        if state is None:
-            return []
-        state.subscribed = False
-        return self._after(self._leave_if_idle(state, now), now)
+    def _done(self, do: Callable[..., list[Effect]], event: Event, now: float) -> list[Effect]:
+        return self._after(do(event, now), now)
 
     def _publish(self, event: Publish, now: float) -> list[Effect]:
-        state, effects = self._member(event.part, now)
-        if state is None:
-            why = next(effect.kind for effect in effects if type(effect) is Notice)
-            return effects + [Outcome(draft.ticket, why) for draft in event.drafts]
-        effects += self._outgoing.publish(state, event.drafts, now)
+        effects = self._attendance.publish(event, now)
         self._rearm()
         return effects
-
-    def _retire(self, event: Retire, now: float) -> list[Effect]:
-        state = self._parts.find(event.part)
-        if state is None or state.publishing is None:
-            return []
-        effects = self._outgoing.stop(state, EXPIRED)
-        return self._after(effects + self._leave_if_idle(state, now), now)
-
-    def _member(self, part: StreamPart, now: float) -> tuple[Part | None, list[Effect]]:
-        state, effects = self._parts.join(part, now)
-        return state, self._applied(effects, now)
-
-    def _leave_if_idle(self, state: Part, now: float) -> list[Effect]:
-        return self._leave(state, now) if state.idle else []
-
-    def _leave(self, state: Part, now: float) -> list[Effect]:
-        self._congestion.left(state.key)
-        self._permission.renew()
-        return self._applied(self._parts.leave(state, now), now)
 
     # --- Services, and what they learn of the registry ------------------------------------
 
@@ -322,15 +310,17 @@ class Peer:
 
     def _learned(self, chain: str, now: float) -> list[Effect]:
         """Bring our parts, and what was in doubt, up to date with a chain of the registry."""
-        effects: list[Effect] = []
+        effects = self._served(self._keys.learned(chain, now), now) if self._keys else []
         for state in [s for s in self._parts if chain in (NETWORK, s.part.stream)]:
             changed = self._parts.change(state, now)
             if changed is None:
                 effects += self._outgoing.stop(state, NO_SUCH_STREAM)
                 effects.append(Notice(state.part, "deleted", "the registry knows it no more"))
-                effects += self._leave(state, now)
+                effects += self._attendance.leave(state, now)
             else:
+                changed += state.overlay.learned(state.part, now)
                 effects += self._applied(changed, now) + self._outgoing.reconsider(state, now)
+                effects += self._company.learned(state, now)
         for packet in self._permission.learned(chain, now):
             effects += self._look_again(packet, now)
         return effects
@@ -347,7 +337,7 @@ class Peer:
         done: list[Effect] = []
         for effect in effects:
             if type(effect) is Forward and self._congestion.outboxes:
-                done += self._keep_back(effect, now)
+                done += self._slow.keep_back(effect, now)
             elif type(effect) is Hold:
                 done += self._links.hold(effect.peer, effect.address, effect.dial, now)
             elif type(effect) is Release:
@@ -355,14 +345,6 @@ class Peer:
             else:
                 done.append(effect)
         return done
-
-    def _keep_back(self, forward: Forward, now: float) -> list[Effect]:
-        head = forward.head
-        leaving, effects = self._congestion.keep_back(forward)
-        state = self._parts.get(head.part)
-        if leaving is not forward and state is not None:
-            effects += self._tell(state, head.chain, PAUSE_MS, now)
-        return effects if leaving is None else [leaving, *effects]
 
     def _after(self, effects: list[Effect], now: float) -> list[Effect]:
         """Bring the state up to date with a change that is not data."""
@@ -373,7 +355,7 @@ class Peer:
     def _rearm(self) -> None:
         times = [self._links.wakeup_at, self._congestion.wakeup_at, self._outgoing.wakeup_at]
         times += [overlay.wakeup_at for overlay in self._parts.overlays.values()]
-        times += [self._services.wakeup_at, self._permission.wakeup_at]
+        times += [self._services.wakeup_at, self._permission.wakeup_at, self._company.wakeup_at]
         self.wakeup_at = min((at for at in times if at is not None), default=None)
 
     def _wake_by(self, at: float | None) -> None:
@@ -390,4 +372,5 @@ class Peer:
                 effects += self._applied(overlay.wake(now), now)
         effects += self._served(self._services.wake(now), now)
         effects += self._permission.expire(now)
+        effects += self._company.wake(now)
         return self._after(effects + self._outgoing.wake(now), now)

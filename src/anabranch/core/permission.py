@@ -11,6 +11,7 @@ from typing import Protocol
 
 import msgspec
 
+from anabranch.core.changes import Right
 from anabranch.core.ids import ChainKey, FrameHead, NodeId, PartKey, StreamPart
 from anabranch.core.machine import Dropped, Effect, Sizes
 
@@ -27,6 +28,9 @@ class Permits(Protocol):
 
     def permits(self, part: StreamPart, publisher: NodeId, now: float) -> bool:
         """Tell whether `publisher` may publish to `part`."""
+
+    def may(self, stream: str, user: NodeId, right: Right, now: float) -> bool:
+        """Tell whether a user (or everybody: PUBLIC) has a right to a stream."""
 
     def doubt(self, stream: str, now: float) -> list[Effect]:
         """Ask for the newest word on a stream; empty where that was just done or is no use."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from anabranch.core.frames import MAX_FRAME_BYTES, build
+from anabranch.core.frames import MAX_FRAME_BYTES, Locking, build
 from anabranch.core.ids import ChainKey, FrameHead, NodeId, PartKey, next_number
 from anabranch.core.machine import Draft, Effect, Outcome, Sizes
 from anabranch.core.messages.data import MAX_CONTENT_BYTES
@@ -169,11 +169,15 @@ class Publishing:
         """Tell whether any draft waits to become part of a frame."""
         return bool(self._waiting)
 
-    def next_frame(self, now: float) -> Unconfirmed | None:
-        """Make the next frame of what waits, if one may be made, and keep it."""
+    def ready(self, now: float) -> bool:
+        """Tell whether a frame may be made of what waits."""
         if not self._waiting or now < self.paused_until or self.full:
-            return None
-        if self.doubted_until is not None:
+            return False
+        return self.doubted_until is None
+
+    def next_frame(self, now: float, lock: Locking | None = None) -> Unconfirmed | None:
+        """Make the next frame of what waits, if one may be made, and keep it."""
+        if not self.ready(now):
             return None
         batch: list[tuple[int, Draft]] = []
         previous, size = self.newest, 0
@@ -188,7 +192,7 @@ class Publishing:
             self.newest = next_number(self.newest, now_ms)
             batch.append((self.newest, draft))
         self._left_since_pause = True
-        frame = build(self._part, self.chain, previous, batch, self._sign)
+        frame = build(self._part, self.chain, previous, batch, self._sign, lock)
         head = FrameHead(self._part, self.chain, previous, batch[0][0], self.newest, len(batch))
         tickets = [(draft.ticket, number) for number, draft in batch]
         made = Unconfirmed(head, frame, tickets, now + self._patience_s, now)

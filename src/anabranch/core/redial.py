@@ -1,6 +1,7 @@
 """Links to a few peers that are dialled again, for ever, whenever they end."""
 
 import random
+from collections.abc import Container, Mapping
 
 import msgspec
 
@@ -30,15 +31,20 @@ class Redial:
         """When somebody is to be dialled again."""
         return self._timers.next_at
 
-    def hold(self, peer: NodeId, address: str, is_up: bool) -> list[Effect]:
-        """Need a link to `peer` from now on."""
-        self._held[peer] = _Held(address)
-        return [] if is_up else [Connect(peer, address)]
-
-    def release(self, peer: NodeId) -> None:
-        """Need it no more."""
-        del self._held[peer]
-        self._timers.cancel(peer)
+    def hold(self, wanted: Mapping[NodeId, str], links: Container[NodeId]) -> list[Effect]:
+        """Need links to exactly these peers, at these addresses, from now on."""
+        for peer in [peer for peer in self._held if peer not in wanted]:
+            del self._held[peer]  # its link may serve the other side
+            self._timers.cancel(peer)
+        effects: list[Effect] = []
+        for peer, address in wanted.items():
+            if peer in self._held and self._held[peer].address == address:
+                continue
+            self._held[peer] = _Held(address)
+            self._timers.cancel(peer)
+            if peer not in links:
+                effects.append(Connect(peer, address))
+        return effects
 
     def up(self, peer: NodeId) -> None:
         """Take note that a link stands."""

@@ -1,8 +1,8 @@
-"""What follows from a chain of changes, and which change may come next.
+"""What follows from the changes of a chain: a stream and who may use it, or the network itself.
 
-Everyone who reads a chain checks every change: it names its chain, extends the head, is signed by
-its author, and the author had the right to make it, by the state that the changes before it made.
-Two who hold the same head therefore hold the same state.
+Everyone who reads a chain checks every change: it is signed by its author, and the author had the
+right to make it, by the state that the changes before it made. Which changes come before which,
+and what happens where two were made at the same time, is told in history.py.
 
 A change is as old as its author says, which is what expiry is measured by: time never runs back
 along a chain, and the keeper that writes it takes no change that is far from its own clock.
@@ -15,34 +15,35 @@ from typing import Self
 import msgspec
 
 from anabranch.core.changes import (
+    ALL_RIGHTS,
     MAX_METADATA_BYTES,
     PUBLIC,
-    SIGNATURE_BYTES,
     Action,
-    Change,
     CreateStream,
     DeleteStream,
+    EditStream,
     Genesis,
     Right,
     SetPermission,
+    SetStorage,
     SetTrackers,
     TrackerEntry,
-    decode_change,
     decode_genesis,
-    encode_change,
-    hash_change,
     network_name,
-    signed_digest,
 )
 from anabranch.core.errors import LocalError, RemoteError
-from anabranch.core.identity import Signer, Verify
 from anabranch.core.ids import NodeId, parse_node, stream_part
 from anabranch.core.messages.registry import NETWORK
 
-MAX_CHANGES = 100_000  # of one chain
 MAX_PERMISSIONS = 10_000  # of one stream
 
-STALE = "stale"  # the reason of a change that does not extend the head
+STALE = "stale"  # the reason of a change that does not name the newest ones
+
+_NEEDED: dict[type, Right] = {
+    SetPermission: Right.GRANT,
+    EditStream: Right.EDIT,
+    DeleteStream: Right.DELETE,
+}
 
 
 class Permission(msgspec.Struct, frozen=True, gc=False):
@@ -51,62 +52,36 @@ class Permission(msgspec.Struct, frozen=True, gc=False):
     rights: int
     expires_ms: int = 0
 
+    def at(self, at_ms: int) -> int:
+        """Return the rights that have not expired."""
+        return 0 if self.expires_ms and self.expires_ms <= at_ms else self.rights
+
+
+NOTHING = Permission(0)
+
 
 class ChainState(ABC):
-    """A chain as far as it has been read: how long it is, its head, and what follows from it."""
+    """What follows from the changes of one chain, as far as it has been read."""
 
     def __init__(self, chain: str, network: bytes) -> None:
         self.chain = chain
         self.network = network
-        self.height = 0
-        self.head = network
-        self.at_ms = 0
-
-    def apply(self, encoded: bytes, verify: Verify) -> None:
-        """Examine the next change and add it; what raises RemoteError changes nothing."""
-        self.advance(encoded, self.examine(encoded, verify))
-
-    def examine(self, encoded: bytes, verify: Verify) -> Change:
-        """Return the next change, or raise RemoteError and say what does not hold."""
-        change = decode_change(encoded)
-        self.check(change)
-        check_signature(encoded, change, self.network, verify)
-        return change
-
-    def check(self, change: Change) -> None:
-        """Hold a change against the chain, but for its signature."""
-        if change.chain != self.chain:
-            raise RemoteError("wrong-chain", change.chain)
-        if self.height >= MAX_CHANGES:
-            raise RemoteError("full", f"a chain has at most {MAX_CHANGES} changes")
-        if change.height != self.height + 1 or change.previous != self.head:
-            raise RemoteError(STALE, "read the chain and try again")
-        if change.at_ms < self.at_ms:
-            raise RemoteError("clock", "a change is not older than the one before it")
-        self._allow(change.author, change.at_ms, change.action)
-
-    def advance(self, encoded: bytes, change: Change) -> None:
-        """Add a change that was examined."""
-        self.height += 1
-        self.head = hash_change(encoded)
-        self.at_ms = change.at_ms
-        self._act(change.action)
 
     def copy(self) -> Self:
         """Return a state of its own that stands where this one stands."""
         return copy.copy(self)
 
     @abstractmethod
-    def _allow(self, author: NodeId, at_ms: int, action: Action) -> None:
+    def allow(self, author: NodeId, at_ms: int, action: Action) -> None:
         """Raise RemoteError if the author may not do this, or if it makes no sense now."""
 
     @abstractmethod
-    def _act(self, action: Action) -> None:
+    def act(self, action: Action) -> None:
         """Let an action that is allowed have its consequences."""
 
 
 class StreamState(ChainState):
-    """A stream: what its owner chose (`created`; None: there is no such stream), who may what."""
+    """A stream: how it is set up (`created`; None: there is no such stream), and who may what."""
 
     def __init__(self, chain: str, network: bytes) -> None:
         super().__init__(chain, network)
@@ -114,10 +89,7 @@ class StreamState(ChainState):
         self.owner = parse_node(chain.partition("/")[0])
         self.created: CreateStream | None = None
         self.permissions: dict[NodeId, Permission] = {}
-
-    def may(self, node: NodeId, right: Right, now: float) -> bool:
-        """Tell whether a node has a right now: as the owner, as everybody has, or as its own."""
-        return self._may(node, right, int(now * 1000))
+        self.removals = 0  # grows with every change that may take from anybody what he reads
 
     def copy(self) -> Self:
         """Return a state of its own that stands where this one stands."""
@@ -125,93 +97,140 @@ class StreamState(ChainState):
         twin.permissions = dict(self.permissions)
         return twin
 
-    def _may(self, node: NodeId, right: Right, at_ms: int) -> bool:
+    # --- What others may ask --------------------------------------------------------------
+
+    def may(self, node: NodeId, right: Right, now: float) -> bool:
+        """Tell whether a node has a right now: as the owner, as everybody has, or as its own."""
+        return self.held(node, int(now * 1000)) & right == right
+
+    def is_public(self, right: Right, now: float) -> bool:
+        """Tell whether everybody has a right now."""
+        return self.created is not None and self._own(PUBLIC, int(now * 1000)) & right == right
+
+    def readers(self, now: float) -> frozenset[NodeId]:
+        """Return who may subscribe now: the owner, those who were told so, PUBLIC if everybody."""
         if self.created is None:
-            return False
-        held = self._rights(node, at_ms) | self._rights(PUBLIC, at_ms)
-        return node == self.owner or held & right == right
+            return frozenset()
+        at_ms = int(now * 1000)
+        told = (node for node in self.permissions if self._own(node, at_ms) & Right.SUBSCRIBE)
+        return frozenset((self.owner, *told))
 
-    def _rights(self, node: NodeId, at_ms: int) -> int:
-        held = self.permissions.get(node)
-        if held is None or (held.expires_ms and held.expires_ms <= at_ms):
+    def next_expiry(self, now: float) -> int | None:
+        """Return when the next permission ends, in ms; None: none that holds now ever does."""
+        times = [held.expires_ms for held in self.permissions.values()]
+        return min((at for at in times if at > now * 1000), default=None)
+
+    def lapsed(self, since: float, now: float) -> bool:
+        """Tell whether a permission to subscribe has ended of itself in the meantime."""
+        return any(
+            held.rights & Right.SUBSCRIBE and since * 1000 < held.expires_ms <= now * 1000
+            for held in self.permissions.values()
+        )
+
+    def held(self, node: NodeId, at_ms: int) -> int:
+        """Return all rights of a node at a time."""
+        if self.created is None:
             return 0
-        return held.rights
+        if node == self.owner:
+            return int(ALL_RIGHTS)
+        return self._own(node, at_ms) | self._own(PUBLIC, at_ms)
 
-    def _allow(self, author: NodeId, at_ms: int, action: Action) -> None:
+    def _own(self, node: NodeId, at_ms: int) -> int:
+        return self.permissions.get(node, NOTHING).at(at_ms)
+
+    # --- Changes --------------------------------------------------------------------------
+
+    def allow(self, author: NodeId, at_ms: int, action: Action) -> None:
+        """Raise RemoteError if the author may not do this, or if it makes no sense now."""
         if type(action) is CreateStream:
             if author != self.owner:
                 raise RemoteError("forbidden", "only the owner whom its name names creates it")
             if self.created is not None:
                 raise RemoteError("exists", self.chain)
-            if len(action.metadata.encode()) > MAX_METADATA_BYTES:
-                raise RemoteError("metadata", f"it takes at most {MAX_METADATA_BYTES} bytes")
+            _check_metadata(action.metadata)
             return
-        if type(action) is SetTrackers:
-            raise RemoteError("wrong-chain", "the network's trackers stand in its own chain")
+        needed = _NEEDED.get(type(action))
+        if needed is None:
+            raise RemoteError("wrong-chain", "the network's own matters stand in its own chain")
         if self.created is None:
             raise RemoteError("no-such-stream", "create it first")
-        needed = Right.DELETE if type(action) is DeleteStream else Right.GRANT
-        if not self._may(author, needed, at_ms):
+        if not self.held(author, at_ms) & needed:
             raise RemoteError("forbidden", f"this needs the right to {str(needed.name).lower()}")
+        if type(action) is EditStream:
+            _check_metadata(action.metadata or "")
+            if action.partitions is not None and action.partitions < self.created.partitions:
+                raise RemoteError("partitions", "they can be added and not taken away")
         if type(action) is SetPermission and action.rights:
             is_new = action.node not in self.permissions
             if is_new and len(self.permissions) >= MAX_PERMISSIONS:
                 raise RemoteError("full", f"{MAX_PERMISSIONS} permissions: take one away first")
 
-    def _act(self, action: Action) -> None:
+    def needs(self, action: Action) -> int:
+        """Return the right that somebody who is not the owner needs for an action."""
+        return int(_NEEDED.get(type(action), 0))
+
+    def act(self, action: Action) -> None:
+        """Let an action that is allowed have its consequences."""
         if type(action) is CreateStream:
             self.created = action
             self.permissions = {PUBLIC: Permission(action.public)} if action.public else {}
-        elif type(action) is SetPermission and action.rights:
-            self.permissions[action.node] = Permission(action.rights, action.expires_ms)
+        elif type(action) is EditStream:
+            assert self.created is not None
+            self.created = action.apply(self.created)
         elif type(action) is SetPermission:
-            self.permissions.pop(action.node, None)
+            self.hold(action.node, Permission(action.rights, action.expires_ms))
         else:
             self.created = None
             self.permissions = {}
 
+    def hold(self, node: NodeId, permission: Permission) -> None:
+        """Let a node have exactly these rights."""
+        if permission.rights:
+            self.permissions[node] = permission
+        else:
+            self.permissions.pop(node, None)
+
 
 class NetworkState(ChainState):
-    """The network's own: how it began, and its trackers, of which the first writes the registry."""
+    """The network's own: how it began, its trackers in the order of writing, its storage nodes."""
 
     def __init__(self, network: bytes) -> None:
         super().__init__(NETWORK, network)
         self.genesis: Genesis | None = None
         self.trackers: tuple[TrackerEntry, ...] = ()
-
-    def apply(self, encoded: bytes, verify: Verify) -> None:
-        """Take the genesis record first, which is right if its hash is; then changes."""
-        if self.genesis is None:
-            self.begin(encoded)
-        else:
-            super().apply(encoded, verify)
+        self.storage: tuple[TrackerEntry, ...] = ()
 
     def begin(self, encoded: bytes) -> None:
-        """Take the genesis record; its hash, the network's name, is the head it leaves."""
+        """Take the genesis record, which is right if its hash is the network's name."""
         if network_name(encoded) != self.network:
             raise RemoteError("wrong-genesis", "its hash is not the network's name")
         self.genesis = decode_genesis(encoded)
-        self.height = 1
-        self.at_ms = self.genesis.created_ms
 
-    def _allow(self, author: NodeId, at_ms: int, action: Action) -> None:
-        if type(action) is not SetTrackers:
+    def allow(self, author: NodeId, at_ms: int, action: Action) -> None:
+        """Raise RemoteError if the author may not do this, or if it makes no sense now."""
+        if type(action) is SetTrackers:
+            entries = action.trackers
+        elif type(action) is SetStorage:
+            entries = action.nodes
+        else:
             raise RemoteError("wrong-chain", "streams have chains of their own")
         if self.genesis is None or author != self.genesis.owner:
             raise RemoteError("forbidden", "only the network's owner names its trackers")
-        if len({entry.node for entry in action.trackers}) != len(action.trackers):
-            raise RemoteError("twice", "a tracker is named once")
+        if len({entry.node for entry in entries}) != len(entries):
+            raise RemoteError("twice", "a node is named once")
 
-    def _act(self, action: Action) -> None:
-        assert type(action) is SetTrackers
-        self.trackers = action.trackers
+    def act(self, action: Action) -> None:
+        """Let an action that is allowed have its consequences."""
+        if type(action) is SetTrackers:
+            self.trackers = action.trackers
+        else:
+            assert type(action) is SetStorage
+            self.storage = action.nodes
 
 
-def check_signature(encoded: bytes, change: Change, network: bytes, verify: Verify) -> None:
-    """Raise RemoteError unless a change is signed by its author, for this network."""
-    body, signature = encoded[:-SIGNATURE_BYTES], encoded[-SIGNATURE_BYTES:]
-    if not verify(change.author, signed_digest(network, body), signature):
-        raise RemoteError("change-forged", change.chain)
+def _check_metadata(metadata: str) -> None:
+    if len(metadata.encode()) > MAX_METADATA_BYTES:
+        raise RemoteError("metadata", f"it takes at most {MAX_METADATA_BYTES} bytes")
 
 
 def is_chain_name(name: str) -> bool:
@@ -225,20 +244,6 @@ def is_chain_name(name: str) -> bool:
     return True
 
 
-def new_chain(name: str, network: bytes) -> ChainState:
+def new_state(chain: str, network: bytes) -> ChainState:
     """Return the state of a chain of which nothing has been read."""
-    return NetworkState(network) if name == NETWORK else StreamState(name, network)
-
-
-def make_change(signer: Signer, state: ChainState, action: Action, now: float) -> bytes:
-    """Make and sign the change that comes next in a chain; LocalError if it would be refused."""
-    # A clock that is behind must not stop its user; one that is far off is the keeper's matter.
-    at_ms = max(int(now * 1000), state.at_ms)
-    change = Change(state.chain, state.height + 1, state.head, signer.node, at_ms, action)
-    encoded = encode_change(change, state.network, signer.sign)
-    try:
-        decode_change(encoded)  # limits on fields are held when they are decoded
-        state.check(change)
-    except RemoteError as error:
-        raise LocalError(f"the registry would refuse this: {error}") from error
-    return encoded
+    return NetworkState(network) if chain == NETWORK else StreamState(chain, network)

@@ -1,31 +1,26 @@
-"""A node's view of the registry: the chains it follows, read from a tracker and checked by itself.
+"""A node's view of the registry: the chains it follows, read from trackers and checked by itself.
 
-A chain is read in pages until we hold as much as the tracker has; every change is checked. It is
-read again when the tracker says that it changed, every minute or so, and whenever the tracker
-that we ask changes. A tracker that serves what does not hold, or another history than the one we
-hold, breaks the protocol. One that is merely behind does not: it may copy from the writer.
+Every chain is read from two trackers, if there are two, and we have the union of what they have:
+what one of them hides, the other one shows. A chain is read again when a tracker says that it
+changed, every minute or so, whenever we are in doubt, and whenever others are asked.
+
+A tracker that serves what does not hold breaks the protocol. One that is behind does not, for a
+while: changes take their time from one tracker to the next. If it still lacks what we have known
+for long, and once more when it is asked again, it was found out, and is left.
+
+What no tracker has confirmed for an hour does not count any more.
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Iterable, Sequence
 
-import msgspec
-
-from anabranch.core.changes import Right, unpack_page
-from anabranch.core.errors import LocalError, RemoteError
-from anabranch.core.identity import Verify
-from anabranch.core.ids import NodeId, StreamPart
-from anabranch.core.machine import (
-    Effect,
-    Event,
-    Follow,
-    Learned,
-    Notice,
-    Request,
-    Send,
-    Sizes,
-    Store,
-)
+from anabranch.core.changes import Action, Right, TrackerEntry, decode_change
+from anabranch.core.errors import LocalError
+from anabranch.core.followed_chain import LAG_S, MORE, TOO_OFTEN, FollowedChain
+from anabranch.core.history import History, make_change
+from anabranch.core.identity import Signer, Verify
+from anabranch.core.ids import NodeId, StreamPart, show
+from anabranch.core.machine import Effect, Event, Follow, Learned, Notice, Request, Send, Sizes
 from anabranch.core.messages import (
     ChainChanged,
     ChainList,
@@ -33,49 +28,31 @@ from anabranch.core.messages import (
     Contact,
     Control,
     ReadChain,
+    WriteChange,
     Written,
 )
 from anabranch.core.messages.registry import NETWORK
 from anabranch.core.overlay import PartSettings
-from anabranch.core.registry import (
-    ChainState,
-    NetworkState,
-    StreamState,
-    is_chain_name,
-    new_chain,
-)
+from anabranch.core.registry import NetworkState, StreamState, is_chain_name
+from anabranch.core.registry_reads import MAX_READS, Read, Reads
 from anabranch.core.registry_requests import MAX_REQUESTS, Requests
 from anabranch.core.registry_sources import Sources
+from anabranch.core.registry_view import Registry
 from anabranch.core.rendezvous import settings_of
-from anabranch.core.service import Service
 from anabranch.core.timers import Timers
 
 REFRESH_S = 60.0
-ANSWER_S = 3.0  # how long a tracker may take to answer a read
+AGAIN_S = 2.0  # when a tracker that lacks something is asked once more
 DOUBT_EVERY_S = 0.5
 NO_GENESIS_S = 1.0  # when to ask again a tracker that does not know the network yet
-BUSY_S = 0.1  # when to try again if nobody is there to take what would be read
+MAX_AGE_S = 3_600.0  # how long what we know counts without being confirmed
 MAX_FOLLOWED = 2_000
-MAX_READS = 256  # under way at once
 
-READ, REFRESH, BUSY = "read", "refresh", "busy"
-
-
-class _Followed(msgspec.Struct):
-    """A chain that we keep up to date."""
-
-    state: ChainState
-    ticket: int = 0  # of the read under way
-    asked: NodeId | None = None  # whom; None: no read is under way
-    again: bool = False  # something happened after we asked
-    known: bool = False  # it has been read to its end at least once
-    told: int = -1  # the height that the application was told last
-    doubted_at: float = 0.0
-    doubted: bool = False  # somebody waits to hear even that nothing has changed
+REFRESH, DOUBT, COMPARE, AGE = "refresh", "doubt", "compare", "age"
 
 
-class RegistryReader(Service):
-    """Follows chains of the registry for a node, or for a tracker that copies them."""
+class RegistryReader(Registry):
+    """Follows chains of the registry for a node."""
 
     messages = (ChainPage, Written, ChainList, ChainChanged)
     events = (Follow, Request)
@@ -86,110 +63,125 @@ class RegistryReader(Service):
         verify: Verify,
         found: Contact,
         rng: random.Random,
-        *,
-        me: NodeId | None = None,
-        copies: Callable[[], bool] | None = None,
-        max_followed: int = MAX_FOLLOWED,
+        others: Sequence[Contact] = (),
     ) -> None:
-        """`copies` lets every change that is read be stored, and says if there is room for more."""
-        self.network_state = NetworkState(network)
+        self._network = network
         self._verify = verify
         self._rng = rng
-        self._copies = copies
-        self._max_followed = max_followed
-        self._sources = Sources(found, me)
-        self._followed = {NETWORK: _Followed(self.network_state)}
-        self._due: dict[str, None] = {}  # chains to be read, in this order
-        self._reads: dict[int, str] = {}  # under way: the chain by the ticket
-        self._source: NodeId | None = None  # whom we asked last
+        self._sources = Sources(found, rng, others)
+        self._readers: tuple[NodeId, ...] = ()  # whom we ask
+        self._viewed: dict[NodeId, None] = {}  # those of whom we remember what they have shown us
+        self._left: frozenset[NodeId] = frozenset()  # as the directory was told
+        self._followed = {NETWORK: FollowedChain(NETWORK, network, 0.0)}
+        self._reads = Reads()
         self._requests = Requests()
-        self._ticket = 0
-        self._timers: Timers[tuple[str, str | int]] = Timers()
+        self._timers: Timers[tuple[str, str]] = Timers()
+        self._is_old = False  # which was told
 
     # --- What others may ask --------------------------------------------------------------
+
+    @property
+    def network_state(self) -> NetworkState:
+        """What is known of the network itself."""
+        state = self._followed[NETWORK].history.state
+        assert isinstance(state, NetworkState)
+        return state
+
+    @property
+    def trackers(self) -> tuple[TrackerEntry, ...]:
+        """The network's trackers, in the order of its list."""
+        return self.network_state.trackers
 
     def knows(self, chain: str) -> bool:
         """Tell whether a chain has been read to its end, and is kept up to date."""
         followed = self._followed.get(chain)
         return followed is not None and followed.known
 
-    def state(self, chain: str) -> ChainState:
+    def history(self, chain: str) -> History:
         """Return a chain that is followed, as far as it has been read."""
         followed = self._followed.get(chain)
         if followed is None:
             raise LocalError(f"the chain {chain!r} is not followed: follow it first")
-        return followed.state
+        return followed.history
+
+    def version(self, chain: str) -> int:
+        """Return how many changes of a chain that is followed have been read."""
+        return self.history(chain).height
 
     def stream(self, name: str) -> StreamState | None:
         """Return what is known of a stream; None unless it is followed and has been read."""
         followed = self._followed.get(name)
         if followed is None or not followed.known:
             return None
-        return followed.state if isinstance(followed.state, StreamState) else None
+        state = followed.history.state
+        return state if isinstance(state, StreamState) else None
 
     def directory(self, part: StreamPart) -> PartSettings | None:
-        """Return the settings of a part of a stream that we follow."""
-        return settings_of(part, self.stream(part.stream), self.network_state.trackers)
+        """Return the settings of a part of a stream that we follow; who was left comes last."""
+        stream, left = self.stream(part.stream), self._sources.left
+        return settings_of(part, stream, self.network_state.trackers, left)
+
+    def may(self, stream: str, user: NodeId, right: Right, now: float) -> bool:
+        """Tell whether a user has a right, by what we know and as long as that counts."""
+        followed = self._followed.get(stream)
+        if followed is None or not followed.known or now >= followed.heard_at + MAX_AGE_S:
+            return False
+        state = followed.history.state
+        return isinstance(state, StreamState) and state.may(user, right, now)
 
     def permits(self, part: StreamPart, publisher: NodeId, now: float) -> bool:
-        """Tell whether a publisher may publish to a part, as far as we know."""
+        """Tell whether a publisher may publish to a part, in the same way."""
         stream = self.stream(part.stream)
         if stream is None or stream.created is None:
             return False
         known = part.partition < stream.created.partitions
-        return known and stream.may(publisher, Right.PUBLISH, now)
+        return known and self.may(part.stream, publisher, Right.PUBLISH, now)
+
+    def confirmed_at(self, stream: str) -> float:
+        """Return up to when we know all that those whom we ask know (0.0: never)."""
+        followed = self._followed.get(stream)
+        return followed.confirmed_at if followed is not None else 0.0
 
     def doubt(self, stream: str, now: float) -> list[Effect]:
         """Read a chain anew, at most twice a second: Learned answers, even if it is as it was."""
         followed = self._followed.get(stream)
         if followed is None:
             return []
-        next_at = followed.doubted_at + DOUBT_EVERY_S
+        followed.wanted_last = now
+        if followed.wanted_at is None:
+            followed.wanted_at = now
+        next_at = followed.asked_at + DOUBT_EVERY_S
         if now < next_at:
-            self._timers.sooner((REFRESH, stream), next_at)
-            return self._done([], now)
-        followed.doubted_at = now
-        followed.doubted = True
-        self._read(stream)
+            self._timers.sooner((DOUBT, stream), next_at)
+        else:
+            followed.asked_at = now
+            self._read(stream)
         return self._done([], now)
 
-    @property
-    def can_ask(self) -> bool:
-        """Whether there is a tracker that can be asked now."""
-        return self._sources.current() is not None
+    def propose(
+        self, signer: Signer, chain: str, actions: Action | Sequence[Action], now: float
+    ) -> WriteChange:
+        """Make and sign the change that comes next; LocalError if it would be refused."""
+        return WriteChange(0, make_change(signer, self.history(chain), actions, now))
 
-    def listens_to(self, tracker: NodeId) -> bool:
-        """Tell whether a tracker is one of those that we read from, and is there."""
-        return self._sources.is_up(tracker)
-
-    def adopt(self, state: ChainState, at: float | None = None) -> None:
-        """Follow a chain from where this state stands, whatever we held; read on now, or then."""
-        followed = self._followed.setdefault(state.chain, _Followed(state))
-        followed.state = state
-        if isinstance(state, NetworkState):
-            self.network_state = state
-        self._give_up_read(followed)
-        if at is None:
-            self._due[state.chain] = None
-        else:
-            self._due.pop(state.chain, None)
-            self._timers.set((REFRESH, state.chain), at)
+    def includes(self, proposal: WriteChange) -> bool:
+        """Tell whether we have read a change that we proposed."""
+        chain = decode_change(proposal.change).chain
+        return chain in self._followed and self.history(chain).has(proposal.change)
 
     def forget(self, chain: str) -> None:
         """Follow a chain no more; the network's own stays."""
-        followed = self._followed.get(chain)
-        if followed is None or chain == NETWORK:
+        if chain == NETWORK or self._followed.pop(chain, None) is None:
             return
-        self._give_up_read(followed)
-        del self._followed[chain]
-        self._due.pop(chain, None)
-        self._timers.cancel((REFRESH, chain))
+        self._reads.forget(chain)
+        for kind in (REFRESH, DOUBT, COMPARE, AGE):
+            self._timers.cancel((kind, chain))
 
     def sizes(self) -> Sizes:
         """Return every bounded table with its bound."""
         return {
-            "followed chains": (len(self._followed), self._max_followed + 1),
-            "registry reads": (len(self._reads), MAX_READS),
+            "followed chains": (len(self._followed), MAX_FOLLOWED + 1),
+            "registry reads": (self._reads.most_under_way, MAX_READS),
             "registry requests": (len(self._requests), MAX_REQUESTS),
             **self._sources.sizes(),
         }
@@ -197,19 +189,13 @@ class RegistryReader(Service):
     # --- Events ---------------------------------------------------------------------------
 
     def start(self, now: float) -> list[Effect]:
-        """Hold the tracker that was found and read the network's chain from it."""
-        self._due = dict.fromkeys(self._followed)
-        effects = self._sources.start(now)
-        return self._done(effects + self._learn_trackers(now), now)
-
-    def stop(self) -> list[Effect]:
-        """Let go of every tracker; this reader reads no more."""
-        return self._sources.stop()
+        """Hold the trackers that were found, to read the network's chain from them."""
+        return self._done(self._sources.start(now), now)
 
     def tell(self, event: Event, now: float) -> list[Effect]:
         """Take a Follow or a Request."""
         if type(event) is Follow:
-            return self._done(self._follow(event.chain), now)
+            return self._done(self._follow(event.chain, now), now)
         assert type(event) is Request
         return self._done(self._requests.add(event, now), now)
 
@@ -219,9 +205,12 @@ class RegistryReader(Service):
         if type(message) is ChainPage:
             effects = self._page(sender, message, now)
         elif type(message) is ChainChanged:
-            effects = self._changed(sender, message)
+            followed = self._followed.get(message.chain)
+            is_news = followed is not None and message.head != followed.history.head
+            if is_news and sender in self._readers:
+                self._reads.want(sender, message.chain)
         elif type(message) is Written or type(message) is ChainList:
-            effects, chain = self._requests.answer(sender, message)
+            effects, chain = self._requests.answer(sender, message, self._readers)
             if chain in self._followed:  # it was written, or it is stale: there is news
                 self._read(chain)
         return self._done(effects, now)
@@ -229,148 +218,177 @@ class RegistryReader(Service):
     def link(self, peer: NodeId, up: bool, reason: str, now: float) -> list[Effect]:
         """Ask again whoever can be asked now."""
         if not up:
-            self._unask(peer)
+            self._requests.unsend(peer)
         return self._done(self._sources.link(peer, up, now), now)
 
     def wake(self, now: float) -> list[Effect]:
         """Do what is due."""
-        effects = self._sources.wake(now) + self._requests.expire(now)
-        for kind, key in self._timers.pop_due(now):
-            if kind == READ and isinstance(key, int) and key in self._reads:
-                effects += self._unanswered(self._reads[key], now)
-            elif kind == REFRESH and isinstance(key, str):
-                self._read(key)
+        effects = self._sources.wake(now) + self._requests.wake(now)
+        for tracker in dict.fromkeys(read.tracker for read in self._reads.overdue(now)):
+            effects += self._sources.pass_over(tracker, now)
+        for kind, chain in self._timers.pop_due(now):
+            followed = self._followed[chain]
+            if kind == COMPARE:
+                self._read(chain, [t for t in self._readers if not followed.agrees(t)])
+            elif kind == AGE:
+                effects += self._aged(followed)
+            else:
+                followed.asked_at = now
+                self._read(chain)
         return self._done(effects, now)
 
     # --- Reading --------------------------------------------------------------------------
 
-    def _follow(self, chain: str) -> list[Effect]:
+    def _follow(self, chain: str, now: float) -> list[Effect]:
         followed = self._followed.get(chain)
         if followed is not None:
-            return [Learned(chain, followed.state.height)] if followed.known else []
+            return [Learned(chain, followed.history.height)] if followed.known else []
         if not is_chain_name(chain):
             return [Learned(chain, 0)]
-        if len(self._followed) > self._max_followed:
-            hint = f"at most {self._max_followed} can be followed at once"
+        if len(self._followed) > MAX_FOLLOWED:
+            hint = f"at most {MAX_FOLLOWED} can be followed at once"
             return [Notice(None, "too-many-chains", hint), Learned(chain, 0)]
-        state = new_chain(chain, self.network_state.network)
-        self._followed[chain] = _Followed(state)
+        self._followed[chain] = FollowedChain(chain, self._network, now)
         self._read(chain)
         return []
 
-    def _read(self, chain: str) -> None:
-        followed = self._followed[chain]
-        if followed.asked is None:
-            self._due[chain] = None
-        else:
-            followed.again = True  # the answer to come may be older than the reason to ask
+    def _read(self, chain: str, trackers: Iterable[NodeId] | None = None) -> None:
+        for tracker in self._readers if trackers is None else trackers:
+            self._reads.want(tracker, chain)
 
     def _page(self, sender: NodeId, page: ChainPage, now: float) -> list[Effect]:
-        chain = self._reads.get(page.ticket)
-        followed = self._followed.get(chain) if chain is not None else None
-        if followed is None or followed.asked != sender:
+        read = self._reads.end(page.ticket, sender)
+        if read is None:
             return []  # it comes too late
-        state = followed.state
-        if page.chain != chain or page.after != state.height:
-            raise RemoteError("wrong-page", page.chain)
-        self._give_up_read(followed)
-        self._due[chain] = None  # until all is well: if it is not, somebody else is asked
-        effects: list[Effect] = []
-        changes = unpack_page(page.changes)
-        if state.height + len(changes) > max(page.height, state.height):
-            raise RemoteError("wrong-page", "more changes than there are")
-        for encoded in changes:
-            state.apply(encoded, self._verify)
-            if self._copies is not None:
-                effects.append(Store(0, chain, state.height, encoded))
-        if state.height < page.height:
-            if not changes:
-                raise RemoteError("wrong-page", "it says that there is more, and has none")
-            return effects
-        if chain == NETWORK and page.height == 0:  # a tracker that has just begun to copy
-            del self._due[chain]
+        self._reads.want(sender, read.chain)  # unless all is well
+        followed = self._followed[read.chain]
+        height = followed.history.height
+        result = followed.take(sender, page, read.asked_at, self._verify, now)
+        if followed.history.height > height:
+            # Whoever does not have this by then is late.
+            self._timers.sooner((COMPARE, read.chain), now + LAG_S)
+        if result == MORE:
+            return []
+        if result == TOO_OFTEN:
+            return self._sources.pass_over(sender, now)
+        if not read.again:
+            self._reads.unwant(sender, read.chain)
+        return self._read_to_the_end(followed, read, now)
+
+    def _read_to_the_end(self, followed: FollowedChain, read: Read, now: float) -> list[Effect]:
+        """A tracker has told us all that it had when it was asked."""
+        chain, effects = read.chain, list[Effect]()
+        if chain == NETWORK and not followed.history.height:  # it has just begun to copy
             self._timers.set((REFRESH, chain), now + NO_GENESIS_S)
             return []
-        if state.height == page.height and state.head != page.head:
-            raise RemoteError("contradiction", chain)
-        if not followed.again:
-            del self._due[chain]
-        return effects + self._read_to_the_end(followed, now)
+        if read.tracker == self._readers[0] or (REFRESH, chain) not in self._timers:
+            refresh_s = REFRESH_S * (0.75 + 0.5 * self._rng.random())
+            self._timers.set((REFRESH, chain), now + refresh_s)
+        since = followed.lacking_since(read.tracker)
+        if since is None or since > read.asked_at - LAG_S:
+            followed.heard_at = max(followed.heard_at, read.asked_at)
+            self._timers.set((AGE, chain), followed.heard_at + MAX_AGE_S)
+            self._is_old = False
+        if since is not None:
+            effects += self._suspect(followed, read, since, now)
+        else:
+            followed.view(read.tracker).suspected_at = None
+        return effects + self._tell(followed, now)
 
-    def _read_to_the_end(self, followed: _Followed, now: float) -> list[Effect]:
-        state, effects = followed.state, list[Effect]()
-        chain = state.chain
-        self._timers.set((REFRESH, chain), now + REFRESH_S * (0.75 + 0.5 * self._rng.random()))
-        followed.known = True
-        if followed.told != state.height or (followed.doubted and not followed.again):
-            followed.told, followed.doubted = state.height, False
-            if chain == NETWORK:
+    def _suspect(
+        self, followed: FollowedChain, read: Read, since: float, now: float
+    ) -> list[Effect]:
+        """A tracker lacks what we have: let it have the time it needs, and then one more chance."""
+        tracker, view = read.tracker, followed.view(read.tracker)
+        excused_until = max(since, self._sources.came_at(tracker)) + LAG_S
+        if tracker in self._sources.left:
+            return []
+        if read.asked_at < excused_until:
+            self._timers.sooner((COMPARE, read.chain), excused_until)
+            return []
+        if view.suspected_at is None:
+            view.suspected_at = read.asked_at
+        if read.asked_at < view.suspected_at + AGAIN_S:
+            self._timers.sooner((COMPARE, read.chain), max(now, view.suspected_at + AGAIN_S))
+            return []
+        view.suspected_at = None
+        lacks = followed.history.height - view.after
+        detail = f"{show(tracker)} does not show {lacks} changes of {read.chain} that others do"
+        return [Notice(None, "stale-tracker", detail), *self._sources.leave(tracker, now)]
+
+    def _tell(self, followed: FollowedChain, now: float) -> list[Effect]:
+        """Say what is new; and if somebody waits for a word, that all have answered."""
+        history, effects = followed.history, list[Effect]()
+        if history.chain == NETWORK and not history.height:
+            return []
+        answered_at = followed.heard_by(self._readers)
+        followed.confirmed_at = max(followed.confirmed_at, answered_at)
+        is_answer = followed.wanted_at is not None and answered_at >= followed.wanted_at
+        if is_answer:
+            is_last = followed.wanted_last <= answered_at
+            followed.wanted_at = None if is_last else followed.wanted_last
+            followed.known = True
+        counts_again = followed.too_old and now < followed.heard_at + MAX_AGE_S
+        is_news = followed.told != history.head or counts_again
+        if followed.known and (is_answer or is_news):
+            followed.told, followed.too_old = history.head, followed.too_old and not counts_again
+            if history.chain == NETWORK:
                 effects += self._learn_trackers(now)
-            effects.append(Learned(chain, state.height))
+            effects.append(Learned(history.chain, history.height))
         return effects
 
     def _learn_trackers(self, now: float) -> list[Effect]:
         entries = self.network_state.trackers
         return self._sources.know([entry.contact for entry in entries], now) if entries else []
 
-    def _changed(self, sender: NodeId, message: ChainChanged) -> list[Effect]:
-        followed = self._followed.get(message.chain)
-        if followed is None or not self.listens_to(sender):
-            return []
-        if message.height > followed.state.height:
-            self._read(message.chain)
-        return []
-
-    def _unanswered(self, chain: str, now: float) -> list[Effect]:
-        followed = self._followed[chain]
-        asked = followed.asked
-        self._give_up_read(followed)
-        self._due[chain] = None
-        return self._sources.pass_over(asked, now) if asked is not None else []
-
-    def _give_up_read(self, followed: _Followed) -> None:
-        if followed.asked is not None:
-            del self._reads[followed.ticket]
-            self._timers.cancel((READ, followed.ticket))
-            followed.asked = None
-
-    def _unask(self, peer: NodeId) -> None:
-        """What was asked of a peer whose link ended is to be asked again."""
-        for chain in list(self._reads.values()):
-            if self._followed[chain].asked == peer:
-                self._give_up_read(self._followed[chain])
-                self._due[chain] = None
-        self._requests.unsend(peer)
+    def _aged(self, followed: FollowedChain) -> list[Effect]:
+        """What we know of a chain does not count any more."""
+        followed.too_old = True
+        effects: list[Effect] = []
+        if followed.known:
+            effects.append(Learned(followed.history.chain, followed.history.height))
+        if not self._is_old:
+            self._is_old = True
+            hint = f"no tracker has confirmed anything for {MAX_AGE_S / 60:.0f} minutes"
+            effects.append(Notice(None, "registry-too-old", hint))
+        return effects
 
     # --- Asking ---------------------------------------------------------------------------
 
     def _done(self, effects: list[Effect], now: float) -> list[Effect]:
         """Ask what can be asked now, and arm the timer."""
-        source = self._sources.current()
-        if source != self._source:
-            self._source = source
-            for followed in self._followed.values():
-                self._give_up_read(followed)
-            self._due |= dict.fromkeys(self._followed)
-        if source is not None:
-            effects += self._ask_chains(source, now)
-        effects += self._requests.send(self._sources.writer, source, self._sources.is_up)
-        times = (self._timers.next_at, self._sources.wakeup_at, self._requests.wakeup_at)
+        if self._sources.left != self._left:
+            self._left = self._sources.left
+            # The directory has another order: the parts of this node change their trackers.
+            effects.append(Learned(NETWORK, self.version(NETWORK)))
+        effects += self._change_readers(now)
+        for read in self._reads.begin(now):
+            view = self._followed[read.chain].view(read.tracker)
+            question = ReadChain(read.ticket, read.chain, view.after, view.head)
+            effects.append(Send(read.tracker, question))
+        effects += self._requests.send(self._readers, now)
+        machines = (self._timers.next_at, self._reads.wakeup_at)
+        times = (*machines, self._sources.wakeup_at, self._requests.wakeup_at)
         self.wakeup_at = min((at for at in times if at is not None), default=None)
         return effects
 
-    def _ask_chains(self, source: NodeId, now: float) -> list[Effect]:
-        effects: list[Effect] = []
-        while self._due and len(self._reads) < MAX_READS:
-            if self._copies is not None and not self._copies():
-                self._timers.sooner((BUSY, 0), now + BUSY_S)
-                break
-            chain = next(iter(self._due))
-            del self._due[chain]
-            followed = self._followed[chain]
-            self._ticket += 1
-            followed.ticket, followed.asked, followed.again = self._ticket, source, False
-            self._reads[self._ticket] = chain
-            self._timers.set((READ, self._ticket), now + ANSWER_S)
-            effects.append(Send(source, ReadChain(self._ticket, chain, followed.state.height)))
-        return effects
+    def _change_readers(self, now: float) -> list[Effect]:
+        """Ask whom the sources name now, and let the others be."""
+        before, self._readers = self._readers, self._sources.readers()
+        if before == self._readers:
+            return []
+        for tracker in before:
+            if tracker not in self._readers:
+                self._reads.close(tracker)
+        for tracker in self._readers:
+            if tracker not in before:
+                self._reads.open(tracker, self._followed)
+        self._viewed |= dict.fromkeys(self._readers)
+        for tracker in [each for each in self._viewed if not self._sources.holds(each)]:
+            del self._viewed[tracker]
+            for followed in self._followed.values():
+                followed.forget(tracker)
+        # Those who were waited for may be gone.
+        waiting = [each for each in self._followed.values() if each.wanted_at is not None]
+        effects = [effect for followed in waiting for effect in self._tell(followed, now)]
+        return effects + self._change_readers(now)

@@ -6,13 +6,13 @@ the parts move for which it is the first.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from anabranch.core.changes import TrackerEntry
 from anabranch.core.ids import NodeId, PartKey, StreamPart, part_key
 from anabranch.core.messages import Contact
 from anabranch.core.overlay import PartSettings
-from anabranch.core.registry import StreamState
+from anabranch.core.registry_view import StreamView
 
 _DOMAIN = b"anabranch rendezvous v1\0"
 
@@ -34,11 +34,18 @@ def trackers_for(
 
 
 def settings_of(
-    part: StreamPart, stream: StreamState | None, entries: Sequence[TrackerEntry]
+    part: StreamPart,
+    stream: StreamView | None,
+    entries: Sequence[TrackerEntry],
+    left: Container[NodeId] = (),
 ) -> PartSettings | None:
-    """Return what the registry says of a part; None: there is no such stream or partition."""
+    """Return what the registry says of a part; None: there is no such stream or partition.
+
+    Trackers that were `left` come after all others.
+    """
     created = stream.created if stream is not None else None
     if created is None or part.partition >= created.partitions:
         return None
     trackers = trackers_for(part, entries, created.trackers)
-    return PartSettings(created.overlay, created.degree, trackers)
+    in_favour_first = sorted(trackers, key=lambda contact: contact.node in left)
+    return PartSettings(created.overlay, created.degree, tuple(in_favour_first))

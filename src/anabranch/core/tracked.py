@@ -7,7 +7,14 @@ from typing import Protocol
 import msgspec
 
 from anabranch.core.ids import NodeId, StreamPart
-from anabranch.core.messages import Report
+from anabranch.core.machine import Sizes
+from anabranch.core.messages import Contact, Instruction, Report
+
+RETURNS = 3  # how often a node may leave and be back at once,
+RETURNS_FOR_S = 10.0  # within this time: every time costs others neighbours
+MAX_APART = 10_000  # per part
+MAX_LEFT = 10_000  # per part
+LEAP = 1 << 20  # more instructions than another tracker can have under way to one node
 
 
 class Topology(Protocol):
@@ -42,6 +49,24 @@ Suitable = Callable[[NodeId, NodeId], bool]
 MakeTopology = Callable[[int, random.Random, Suitable], Topology]
 
 
+class Tally(msgspec.Struct):
+    """How often something has happened within a while."""
+
+    times: int = 0
+    since: float = 0.0
+
+    def within(self, seconds: float, now: float) -> int:
+        """Return how often; after that many seconds the count begins anew."""
+        if now >= self.since + seconds:
+            self.times, self.since = 0, now
+        return self.times
+
+    def again(self, seconds: float, now: float) -> int:
+        """Count once more."""
+        self.times = self.within(seconds, now) + 1
+        return self.times
+
+
 class TrackedNode(msgspec.Struct):
     """What the tracker knows of a node in one part."""
 
@@ -52,6 +77,9 @@ class TrackedNode(msgspec.Struct):
     instructed: tuple[NodeId, ...] | None = None  # the neighbours it was last told, sorted
     sent_at: float = 0.0  # when we instructed it; 0: never yet
     restarted_at: float = 0.0
+    moved_at: float = 0.0  # when it last had another address
+    restarts: Tally = msgspec.field(default_factory=Tally)
+    complaints: Tally = msgspec.field(default_factory=Tally)  # neighbours it could not reach
     heard_at: float = 0.0  # when its last status came
     report: Report | None = None  # its own account of the part, for people to look at
     report_at: float = 0.0
@@ -69,21 +97,127 @@ class TrackedPart:
         self.first_change_at: float | None = None
         self.gathering = False
         self.apart: dict[tuple[NodeId, NodeId], float] = {}
+        self._left: dict[NodeId, Tally] = {}
         self.graph = make(degree, rng, self.suitable)
+
+    def resize(self, degree: int, rng: random.Random, make: MakeTopology) -> list[NodeId]:
+        """Begin a graph of another degree, with all nodes; return whom to tell."""
+        self.degree = degree
+        self.graph = make(degree, rng, self.suitable)
+        for node in self.nodes:
+            self.graph.join(node)
+        return list(self.nodes)
 
     def suitable(self, a: NodeId, b: NodeId) -> bool:
         """Two nodes may be linked unless they could not connect a short while ago."""
         return not self.apart or pair(a, b) not in self.apart
+
+    def topology(self) -> dict[NodeId, tuple[NodeId, ...]]:
+        """Return every node with the neighbours it should have, all sorted."""
+        return {node: tuple(sorted(self.graph.neighbours(node))) for node in sorted(self.nodes)}
+
+    def rtts_us(self) -> dict[tuple[NodeId, NodeId], int]:
+        """Return the round trips that the nodes reported, per reporting node."""
+        return {
+            (node, peer): rtt
+            for node, known in self.nodes.items()
+            for peer, rtt in zip(known.reported, known.rtts_us, strict=False)
+            if rtt
+        }
 
     def awaits(self) -> bool:
         """Tell whether anybody is spoken of as a neighbour whom we have not heard yet."""
         nodes = self.nodes
         return any(peer not in nodes for node in nodes.values() for peer in node.reported)
 
+    def note_leaving(self, node: NodeId, now: float) -> None:
+        """Count how often a node has left within a short time."""
+        tally = self._left.pop(node, None) or Tally()
+        tally.again(RETURNS_FOR_S, now)
+        self._left[node] = tally
+        if len(self._left) > MAX_LEFT:
+            del self._left[next(iter(self._left))]
+
+    def may_return(self, node: NodeId, now: float) -> bool:
+        """Tell whether a node may come back: not if it comes and goes all the time.
+
+        Where everybody is everybody's neighbour it costs nobody another one.
+        """
+        if len(self.nodes) <= self.degree:
+            return True
+        tally = self._left.get(node)
+        return tally is None or tally.within(RETURNS_FOR_S, now) <= RETURNS
+
+    def sizes(self) -> Sizes:
+        """Return the tables with their bounds."""
+        return {
+            "pairs apart": (len(self.apart), MAX_APART),
+            "nodes that left": (len(self._left), MAX_LEFT),
+        }
+
+    def take_over(self, node: NodeId) -> list[NodeId]:
+        """Add a node that was here before, with the links that both ends report."""
+        self.graph.add(node)
+        changed = []
+        for peer in self.nodes[node].reported:
+            other = self.nodes.get(peer)
+            reports_it = other is not None and node in other.reported
+            if reports_it and self.graph.adopt(node, peer):
+                changed.append(peer)  # it may have been told otherwise since
+        return changed
+
+    def move(self, node: NodeId, address: str, now: float) -> list[NodeId]:
+        """Note a node's new address; return whom to tell: all, if who dials changes with it."""
+        known = self.nodes[node]
+        could_be_dialled, known.address, known.moved_at = bool(known.address), address, now
+        peers = self.graph.neighbours(node)
+        if could_be_dialled == bool(address):
+            return [p for p in peers if dials(p, self.nodes[p], node, known)]
+        return [node, *peers]
+
+    def set_apart(self, a: NodeId, b: NodeId, until: float) -> None:
+        """Keep two that could not connect from being linked again soon."""
+        self.apart.pop(pair(a, b), None)
+        self.apart[pair(a, b)] = until
+        if len(self.apart) > MAX_APART:
+            del self.apart[next(iter(self.apart))]
+
+    def forgive(self, now: float) -> None:
+        """Let pairs be linked again that were set apart long ago."""
+        while self.apart and (first := next(iter(self.apart))) and self.apart[first] <= now:
+            del self.apart[first]
+
     def reconcile(self, node: NodeId) -> None:
         """Let a node that left or restarted be tried again by everyone."""
         for apart in [apart for apart in self.apart if node in apart]:
             del self.apart[apart]
+
+    def instruct(self, now: float) -> list[tuple[NodeId, Instruction]]:
+        """Return what is owed, under new counters; who need not change is told nothing."""
+        owed, self.owed = self.owed, {}
+        told: list[tuple[NodeId, Instruction]] = []
+        for node in owed:
+            known = self.nodes.get(node)
+            if known is None:
+                continue
+            neighbours = tuple(sorted(self.graph.neighbours(node)))
+            if neighbours == known.instructed:
+                continue
+            # One whom somebody else instructed may be at work on more than it has reported.
+            known.counter += 1 if known.sent_at or not known.counter else LEAP
+            known.instructed = neighbours
+            known.sent_at = now
+            told.append((node, self._instruction(node, known, neighbours)))
+        return told
+
+    def _instruction(
+        self, node: NodeId, known: TrackedNode, neighbours: Sequence[NodeId]
+    ) -> Instruction:
+        """Say which neighbours to dial and which to accept."""
+        dialled = [p for p in neighbours if dials(node, known, p, self.nodes[p])]
+        connect = tuple(Contact(p, self.nodes[p].address) for p in dialled)
+        accept = tuple(p for p in neighbours if p not in dialled)
+        return Instruction(self.part, known.counter, connect, accept)
 
 
 def pair(a: NodeId, b: NodeId) -> tuple[NodeId, NodeId]:

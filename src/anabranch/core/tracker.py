@@ -11,12 +11,16 @@ Counter 0 is never stale: it is a node that has just started, perhaps again unde
 A node with a counter this tracker never gave comes from a former life of the tracker (or from
 another one): the links it reports are taken over as they stand.
 
+Nothing is believed of what a node says that would cost others more than their next neighbour: a
+link counts if both ends report it, an address and a complaint count only so often, and who is not
+admitted has no place at all.
+
 The tracker keeps the graph of each part through `Topology` (tracked.py), so that another way of
 choosing neighbours needs no other tracker.
 """
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from anabranch.core import codec
 from anabranch.core.errors import RemoteError
@@ -32,12 +36,13 @@ from anabranch.core.machine import (
     Send,
     Sizes,
     Wakeup,
+    fullest,
 )
-from anabranch.core.messages import Contact, Instruction, Leave, Report, Status
+from anabranch.core.messages import Contact, Leave, Refused, Report, Status
 from anabranch.core.messages.tracker import MAX_COUNTER
 from anabranch.core.overlay import Directory
 from anabranch.core.timers import Timers
-from anabranch.core.tracked import MakeTopology, TrackedNode, TrackedPart, dials, pair
+from anabranch.core.tracked import MakeTopology, TrackedNode, TrackedPart
 
 QUIET_S = 0.1  # instructions leave when nothing has changed for this long,
 AT_MOST_S = 2.0  # or when the first change is this old
@@ -48,14 +53,17 @@ SILENT_S = 35.0  # how long a node may say nothing: three statuses and a half
 APART_S = 20.0  # how long a pair that could not connect is set apart
 AGAIN_S = 4.0  # how long an instruction may go unanswered before it is sent again
 MEND_EVERY_S = 10.0
-LEAP = 1 << 20  # more instructions than another tracker can have under way to one node
+MOVE_EVERY_S = 5.0  # how often a node may have another address
+RESTARTS, RESTARTS_FOR_S = 5, 60.0  # how often one may be spared because it has restarted
+COMPLAINTS, COMPLAINTS_FOR_S = 4, 20.0  # how often one is believed, times its degree: who is
+# believed without end could choose its neighbours by refusing all others
 MAX_PARTS = 10_000
 MAX_NODES_PER_PART = 1_000_000
 MAX_PARTS_PER_NODE = 1_000
-MAX_APART = 10_000  # per part
-COUNTED = ("statuses", "reports", "leaves", "instructions", "faults")
+COUNTED = ("statuses", "reports", "leaves", "instructions", "refusals", "faults")
+UNPERMITTED = "unpermitted"
 
-
+Admits = Callable[[StreamPart, NodeId, float], bool]  # whether a node may be in a part now
 _Timer = tuple[str, StreamPart | None, NodeId | None]
 
 
@@ -65,9 +73,16 @@ class Tracker:
     wakeup_at: float | None = None
 
     def __init__(
-        self, me: NodeId, directory: Directory, rng: random.Random, topology: MakeTopology
+        self,
+        me: NodeId,
+        directory: Directory,
+        rng: random.Random,
+        topology: MakeTopology,
+        admits: Admits | None = None,
     ) -> None:
+        """Without `admits` everybody has a place."""
         self.me = Contact(me)
+        self._admits = admits
         self._directory = directory
         self._rng = rng
         self._topology = topology
@@ -88,9 +103,22 @@ class Tracker:
             for part in self._parts_of.get(event.peer, ()):
                 node = self._parts[part].nodes[event.peer]
                 node.sent_at = now - AGAIN_S  # what we said meanwhile was lost
-                node.restarted_at = now  # it may have lost its neighbours as it lost us
+                self._spare(node, now)  # it may have lost its neighbours as it lost us
         elif type(event) is LinkDown and event.peer in self._parts_of:
             self._timers.set(("absent", None, event.peer), now + ABSENT_S)
+        self.wakeup_at = self._timers.next_at
+        return effects
+
+    def review(self, stream: str, now: float) -> list[Effect]:
+        """Look again at the parts of a stream: their degree, and who may be in them."""
+        effects: list[Effect] = []
+        for state in [s for part, s in self._parts.items() if part.stream == stream]:
+            for node in list(state.nodes):
+                if self._admits is not None and not self._admits(state.part, node, now):
+                    effects += self._refuse(state.part, node, now)
+            settings = self._directory(state.part)
+            if settings is not None and settings.degree != state.degree and state.nodes:
+                self._owe(state, state.resize(settings.degree, self._rng, self._topology), now)
         self.wakeup_at = self._timers.next_at
         return effects
 
@@ -123,20 +151,12 @@ class Tracker:
     def topology(self, part: StreamPart) -> dict[NodeId, tuple[NodeId, ...]]:
         """Return every node of a part with its neighbours, sorted."""
         state = self._parts.get(part)
-        if state is None:
-            return {}
-        return {node: tuple(sorted(state.graph.neighbours(node))) for node in sorted(state.nodes)}
+        return state.topology() if state else {}
 
     def rtts_us(self, part: StreamPart) -> dict[tuple[NodeId, NodeId], int]:
         """Return the round trips that the nodes of a part reported, per reporting node."""
         state = self._parts.get(part)
-        nodes = state.nodes.items() if state else ()
-        return {
-            (node, peer): rtt
-            for node, known in nodes
-            for peer, rtt in zip(known.reported, known.rtts_us, strict=False)
-            if rtt
-        }
+        return state.rtts_us() if state else {}
 
     def sizes(self) -> Sizes:
         """Return every bounded table by name, with its size and its bound."""
@@ -145,7 +165,7 @@ class Tracker:
             "tracked parts": (len(self._parts), MAX_PARTS),
             "nodes of a part": (max((len(p.nodes) for p in parts), default=0), MAX_NODES_PER_PART),
             "parts of a node": (max(map(len, per_node), default=0), MAX_PARTS_PER_NODE),
-            "pairs apart": (max((len(p.apart) for p in parts), default=0), MAX_APART),
+            **fullest(part.sizes() for part in parts),
         }
 
     # --- Statuses -------------------------------------------------------------------------
@@ -154,12 +174,11 @@ class Tracker:
         try:
             message = codec.decode(data)
             if type(message) is Status:
-                self._status(sender, message, now)
-            elif type(message) is Report:
+                return self._status(sender, message, now)
+            if type(message) is Report:
                 self._report(sender, message, now)
             elif type(message) is Leave:
-                self.counts["leaves"] += 1
-                self._remove(message.part, sender, now)
+                self._leave(sender, message, now)
             else:
                 raise RemoteError("not-for-trackers", type(message).__name__)
         except RemoteError as error:
@@ -169,27 +188,40 @@ class Tracker:
             return [fault, Disconnect(sender, error.reason)]
         return []
 
-    def _status(self, sender: NodeId, status: Status, now: float) -> None:
+    def _status(self, sender: NodeId, status: Status, now: float) -> list[Effect]:
         self.counts["statuses"] += 1
         if status.counter > MAX_COUNTER:
             raise RemoteError("counter", str(status.counter))
+        if self._admits is not None and not self._admits(status.part, sender, now):
+            return self._refuse(status.part, sender, now)
         state = self._part(status.part, now)
-        if state is None:
+        if state is not None:
+            self._heard(state, sender, status, now)
+        return []
+
+    def _refuse(self, part: StreamPart, node: NodeId, now: float) -> list[Effect]:
+        """Give a node no place, and take the one it has."""
+        self.counts["refusals"] += 1
+        self._remove(part, node, now)
+        return [Send(node, Refused(part, UNPERMITTED))]
+
+    def _heard(self, state: TrackedPart, sender: NodeId, status: Status, now: float) -> None:
+        node = state.nodes.get(sender)
+        if node is None and not state.may_return(sender, now):
             return
         self._timers.set(("silent", status.part, sender), now + SILENT_S)
         self._timers.cancel(("absent", None, sender))
-        node = state.nodes.get(sender)
         if node is None:
             self._welcome(state, sender, status, now)
             return
         node.heard_at = now
-        if status.address != node.address:
-            self._moved(state, sender, node, status.address, now)
+        if status.address != node.address and now >= node.moved_at + MOVE_EVERY_S:
+            self._tell_again(state, state.move(sender, status.address, now), now)
         if status.counter == 0 or status.counter > node.counter:
             # It restarted, or it was instructed by somebody else: what it was told is void.
             if status.counter:
                 node.counter, node.sent_at = status.counter, 0.0
-            node.restarted_at = now  # it needs a moment before others may complain of it
+            self._spare(node, now)
             state.reconcile(sender)
             self._tell_again(state, [sender], now)
         elif status.counter < node.counter:
@@ -200,17 +232,10 @@ class Tracker:
             node.reported, node.rtts_us = status.neighbours, status.rtts_us
             self._compare(state, sender, status, now)
 
-    def _moved(
-        self, state: TrackedPart, sender: NodeId, node: TrackedNode, address: str, now: float
-    ) -> None:
-        """Tell those who dial a node of its new address; all, if who dials changes with it."""
-        could_be_dialled, node.address = bool(node.address), address
-        peers = state.graph.neighbours(sender)
-        if could_be_dialled == bool(address):
-            told = [p for p in peers if dials(p, state.nodes[p], sender, node)]
-        else:
-            told = [sender, *peers]
-        self._tell_again(state, told, now)
+    def _spare(self, node: TrackedNode, now: float) -> None:
+        """Give a node a moment before others may complain of it, but not for ever."""
+        if node.restarts.again(RESTARTS_FOR_S, now) <= RESTARTS:
+            node.restarted_at = now
 
     def _welcome(self, state: TrackedPart, sender: NodeId, status: Status, now: float) -> None:
         of_node = self._parts_of.get(sender, {})
@@ -229,13 +254,7 @@ class Tracker:
             self._timers.set(("gather", state.part, None), now + GATHER_S)
         if status.counter or state.gathering:
             # It has been in this overlay before: take over the links that both ends report.
-            state.graph.add(sender)
-            changed = []
-            for peer in status.neighbours:
-                other = state.nodes.get(peer)
-                reports_us = other is not None and sender in other.reported
-                if reports_us and state.graph.adopt(sender, peer):
-                    changed.append(peer)  # it may have been told otherwise since
+            changed = state.take_over(sender)
             if not state.gathering:
                 changed += state.graph.complete()
         else:
@@ -263,8 +282,9 @@ class Tracker:
             if ("absent", None, peer) in self._timers:
                 self._remove_everywhere(peer, now)
             elif replaceable and settled and state.nodes[peer].restarted_at <= now - AGAIN_S:
-                self._set_apart(state, sender, peer, now)
-                self._owe(state, state.graph.cut(sender, peer), now)
+                if node.complaints.again(COMPLAINTS_FOR_S, now) <= COMPLAINTS * state.degree:
+                    self._set_apart(state, sender, peer, now)
+                    self._owe(state, state.graph.cut(sender, peer), now)
             elif not replaceable and node.sent_at <= now - MEND_EVERY_S:
                 # It may have taken the same counter of another tracker for ours: say it anew.
                 self._tell_again(state, [sender], now)
@@ -272,10 +292,7 @@ class Tracker:
             self._tell_again(state, [sender], now)
 
     def _set_apart(self, state: TrackedPart, a: NodeId, b: NodeId, now: float) -> None:
-        state.apart.pop(pair(a, b), None)
-        state.apart[pair(a, b)] = now + APART_S
-        if len(state.apart) > MAX_APART:
-            del state.apart[next(iter(state.apart))]
+        state.set_apart(a, b, now + APART_S)
         self._timers.sooner(("mend", state.part, None), now + MEND_EVERY_S)
 
     def _part(self, part: StreamPart, now: float) -> TrackedPart | None:
@@ -291,6 +308,13 @@ class Tracker:
         return state
 
     # --- Leaving --------------------------------------------------------------------------
+
+    def _leave(self, sender: NodeId, message: Leave, now: float) -> None:
+        self.counts["leaves"] += 1
+        state = self._parts.get(message.part)
+        if state is not None and sender in state.nodes:
+            state.note_leaving(sender, now)
+            self._remove(message.part, sender, now)
 
     def _remove(self, part: StreamPart, node: NodeId, now: float) -> None:
         state = self._parts.get(part)
@@ -336,31 +360,9 @@ class Tracker:
         state.first_change_at = None
         if state.gathering:
             return []
-        owed, state.owed = state.owed, {}
-        effects: list[Effect] = []
-        for node in owed:
-            known = state.nodes.get(node)
-            if known is None:
-                continue
-            neighbours = tuple(sorted(state.graph.neighbours(node)))
-            if neighbours == known.instructed:
-                continue
-            # One whom somebody else instructed may be at work on more than it has reported.
-            known.counter += 1 if known.sent_at or not known.counter else LEAP
-            known.instructed = neighbours
-            known.sent_at = now
-            self.counts["instructions"] += 1
-            effects.append(Send(node, self._instruction(state, node, known, neighbours)))
-        return effects
-
-    def _instruction(
-        self, state: TrackedPart, node: NodeId, known: TrackedNode, neighbours: Sequence[NodeId]
-    ) -> Instruction:
-        """Say which neighbours to dial and which to accept."""
-        dialled = [p for p in neighbours if dials(node, known, p, state.nodes[p])]
-        connect = tuple(Contact(p, state.nodes[p].address) for p in dialled)
-        accept = tuple(p for p in neighbours if p not in dialled)
-        return Instruction(state.part, known.counter, connect, accept)
+        told = state.instruct(now)
+        self.counts["instructions"] += len(told)
+        return [Send(node, instruction) for node, instruction in told]
 
     # --- Time -----------------------------------------------------------------------------
 
@@ -389,8 +391,7 @@ class Tracker:
 
     def _mend(self, state: TrackedPart, now: float) -> None:
         """Forgive old pairs, fill slots that stayed open, and join an overlay that has split."""
-        while state.apart and (first := next(iter(state.apart))) and state.apart[first] <= now:
-            del state.apart[first]
+        state.forgive(now)
         changed = [*state.graph.complete(), *state.graph.mend()]
         if state.apart:
             self._timers.sooner(("mend", state.part, None), now + MEND_EVERY_S)

@@ -1,11 +1,12 @@
-"""The machine of a tracker's process: overlays, the registry, and a copy of it where need be.
+"""The machine of a tracker's process: overlays, and the registry that all trackers keep together.
 
-The network's first tracker writes the registry; it keeps the chains and nothing else is needed.
-Every other one follows all chains, as a node does, and hands what it reads to its own keeper: it
-answers reads, and knows the settings of parts, when the writer is gone. What it is asked about
-and does not have, it asks the writer for before it says that there is no such thing.
+The parts are machines of their own: `tracker` builds the overlays, `keeper` has the chains and
+serves them, `replication` brings us what other trackers have, `succession` knows who writes. Here
+they are given what is theirs. What somebody asks about and we do not have, we ask the others for
+before we say that there is no such thing.
 
-Nobody may send more than a tracker can bear: who does so loses the link.
+Nobody may send more than a tracker can bear: who does so loses the link. Nor may anybody ask for
+more than he reads: while his link is full he is not answered, and if it stays full it is cut.
 """
 
 import random
@@ -14,65 +15,65 @@ from collections.abc import Iterable
 import msgspec
 
 from anabranch.core import codec
+from anabranch.core.changes import Right
+from anabranch.core.congestion import CUT_AFTER_S
 from anabranch.core.errors import LocalError, RemoteError
 from anabranch.core.identity import Verify
-from anabranch.core.ids import NodeId
+from anabranch.core.ids import NodeId, StreamPart
 from anabranch.core.machine import (
-    Answered,
+    Congested,
     Disconnect,
     Effect,
     Event,
-    Follow,
-    Hold,
     Learned,
     LinkDown,
     LinkUp,
     Notice,
     Received,
-    Release,
-    Request,
     Sizes,
-    Store,
     Stored,
     Wakeup,
+    Writable,
 )
+from anabranch.core.mandate import Introductions
 from anabranch.core.messages import (
     AboutRegistry,
-    ChainChanged,
-    ChainList,
-    ChainPage,
     Contact,
     Control,
+    Introduce,
     ListChains,
+    ListHeads,
     ReadChain,
     Status,
+    WriteChange,
+    Written,
 )
 from anabranch.core.messages.registry import NETWORK
-from anabranch.core.redial import Redial
-from anabranch.core.registry import is_chain_name, new_chain
-from anabranch.core.registry_keeper import MAX_CHAINS, RegistryKeeper
-from anabranch.core.registry_reader import RegistryReader
+from anabranch.core.quotas import WRITES_PER_S, Allowance, allow_writes
+from anabranch.core.registry import StreamState, is_chain_name
+from anabranch.core.registry_keeper import RegistryKeeper, refuse
+from anabranch.core.replication import Replication
+from anabranch.core.succession import Succession
 from anabranch.core.timers import Timers
 from anabranch.core.tracked import MakeTopology
 from anabranch.core.tracker import Tracker
 
-LIST_EVERY_S = 30.0
-LIST_AGAIN_S = 1.0  # after the writer could not be asked
-DISK_AGAIN_S = 5.0  # after a copied change could not be stored
-PARKED_S = 1.0  # how long somebody waits while we ask the writer
+PARKED_S = 1.0  # how long somebody waits while we ask other trackers
 BURST = 5_000.0  # control messages that a node may send at once
 PER_S = 1_000.0
 MAX_LINKS = 16_384
 MAX_PARKED = 1_024
+MAX_PARKED_FOR_ONE = 16  # on one link
+UNANSWERED = "unanswered"  # questions of those who do not read the answers: what they count as
 
-LIST, PARKED = "list", "parked"
+_QUESTIONS = (ReadChain, ListChains, ListHeads)
 
 
-class _Allowance(msgspec.Struct):
-    """How many messages a node may send now."""
+class _Link(msgspec.Struct):
+    """How much may come on a link now."""
 
-    left: float = BURST
-    at: float = 0.0
+    messages: Allowance
+    writes: Allowance
 
 
 class TrackerNode:
@@ -89,23 +90,27 @@ class TrackerNode:
         follow: Contact | None = None,
     ) -> None:
         """`changes` come from the disk. `follow` is another tracker; the first follows nobody."""
-        self._me = me
-        self._network = network
-        self._verify = verify
-        self._rng = rng
-        self._follow = follow
-        self.keeper = RegistryKeeper(me, network, verify, changes, first=follow is None)
-        if follow is None and self.keeper.network_state.genesis is None:
+        self.keeper = keeper = RegistryKeeper(network, verify, changes)
+        if follow is None and keeper.network_state.genesis is None:
             raise LocalError(
                 "this tracker has no registry: give it the file of its network, or the address "
                 "of another tracker to copy from"
             )
-        self.tracker = Tracker(me, self.keeper.directory, rng, topology)
-        self.reader: RegistryReader | None = None
-        self._redial = Redial(rng)
-        self._links: dict[NodeId, _Allowance] = {}
-        self._parked: dict[str, list[Received]] = {}  # reads and statuses, by chain
-        self._timers: Timers[tuple[str, str]] = Timers()
+        self.introductions = Introductions(network, verify)
+        self.tracker = Tracker(me, keeper.directory, rng, topology, self._admits)
+        self.tracker.counts[UNANSWERED] = 0
+        self._links: dict[NodeId, _Link] = {}
+        self._full: Timers[NodeId] = Timers()  # links that are, and when they are cut
+        self.replication = Replication(me, keeper, self._links, rng, follow)
+        self.succession = Succession(
+            me,
+            keeper,
+            self._links,
+            lambda: self.replication.has_compared,
+            follow.node if follow is not None else None,
+        )
+        self._parked: dict[str, list[Received]] = {}  # questions and changes, by chain
+        self._timers: Timers[str] = Timers()  # until when they wait
         self._started = False
         self.wakeup_at: float | None = 0.0
 
@@ -114,7 +119,8 @@ class TrackerNode:
         effects: list[Effect] = []
         if not self._started:
             self._started = True
-            effects += self._take_role(now)
+            self.succession.start(now)
+            effects += self.replication.know(now)
         if type(event) is Received:
             effects += self._received(event, now)
         elif type(event) is Wakeup:
@@ -125,8 +131,14 @@ class TrackerNode:
             effects += self._lost(event.peer, event.reason, now)
         elif type(event) is Stored:
             effects += self._stored(event, now)
-        times = [self.tracker.wakeup_at, self._redial.wakeup_at, self._timers.next_at]
-        times += [self.reader.wakeup_at] if self.reader is not None else []
+        elif type(event) is Congested and event.peer in self._links:
+            self._full.sooner(event.peer, now + CUT_AFTER_S)
+        elif type(event) is Writable:
+            self._full.cancel(event.peer)
+        effects = self._settle(effects + self.succession.go_on(now), now)
+        machines = (self.tracker, self.replication, self.succession)
+        times = [self._timers.next_at, self._full.next_at]
+        times += [machine.wakeup_at for machine in machines]
         self.wakeup_at = min((at for at in times if at is not None), default=None)
         return effects
 
@@ -135,10 +147,29 @@ class TrackerNode:
         return {
             **self.tracker.sizes(),
             **self.keeper.sizes(),
-            **(self.reader.sizes() if self.reader is not None else {}),
+            **self.replication.sizes(),
+            **self.succession.sizes(),
+            **self.introductions.sizes(),
             "links": (len(self._links), MAX_LINKS),
+            "full links": (len(self._full), MAX_LINKS),
             "parked messages": (sum(map(len, self._parked.values())), MAX_PARKED),
         }
+
+    def _settle(self, effects: list[Effect], now: float) -> list[Effect]:
+        """Do ourselves what is ours to do: a chain was looked up, or a link is at an end."""
+        done: list[Effect] = []
+        waiting = effects
+        while waiting:
+            more: list[Effect] = []
+            for effect in waiting:
+                if type(effect) is Learned:
+                    more += self._unpark(effect.chain, now)
+                    continue
+                done.append(effect)
+                if type(effect) is Disconnect and effect.peer in self._links:
+                    more += self._lost(effect.peer, effect.reason, now, at_fault=True)
+            waiting = more
+        return done
 
     # --- Messages -------------------------------------------------------------------------
 
@@ -149,169 +180,107 @@ class TrackerNode:
         try:
             self._spend(sender, now)
             message = codec.decode(event.data)
-            if (chain := _named_in(message)) is not None and self._park(chain, event, now):
-                return self._look_up(chain, now)
-            if isinstance(message, AboutRegistry):
-                return self._registry(sender, message, now)
+            if sender in self._full and isinstance(message, _QUESTIONS):
+                self.tracker.counts[UNANSWERED] += 1
+                return []
+            if type(message) is WriteChange and not self._may_write(sender, now):
+                problem = f"busy: one link may bring {WRITES_PER_S:.0f} changes a second"
+                return [refuse(sender, message.ticket, f"{problem}: try again soon")]
+            if (chain := self._missing(sender, message, now)) is not None:
+                return self._park(chain, event, now)
+            return self._take(event, message, now)
         except RemoteError as error:
-            effects: list[Effect] = [Notice(None, "fault", f"{error.reason} from {sender.hex()}")]
-            effects.append(Disconnect(sender, error.reason))
             self.tracker.counts["faults"] += 1
-            return effects + self._lost(sender, error.reason, now, at_fault=True)
-        return self._track(event, now)
+            fault = Notice(None, "fault", f"{error.reason} from {sender.hex()}")
+            return [fault, Disconnect(sender, error.reason)]
 
-    def _track(self, event: Received, now: float) -> list[Effect]:
-        """Give the tracker what is its own."""
-        effects = self.tracker.handle(event, now)
-        if any(type(effect) is Disconnect and effect.peer == event.sender for effect in effects):
-            effects += self._lost(event.sender, "fault", now, at_fault=True)
-        return effects
+    def _take(self, event: Received, message: Control, now: float) -> list[Effect]:
+        """Give a message to whom it concerns."""
+        sender = event.sender
+        if type(message) is Introduce:
+            self.introductions.take(sender, message, now)
+            return []
+        if type(message) is WriteChange:
+            return self.succession.write(sender, message, now)
+        if type(message) is Written:
+            return self.succession.written(sender, message, now)
+        if type(message) in Replication.messages:
+            return self.replication.receive(sender, message, now)
+        if isinstance(message, AboutRegistry):
+            return self.keeper.receive(sender, message)
+        return self.tracker.handle(event, now)
 
     def _spend(self, sender: NodeId, now: float) -> None:
         """Count a message; trackers, whom the network's owner has named, may send any number."""
-        allowance = self._links[sender]
-        earned = (now - allowance.at) * PER_S
-        allowance.left = min(BURST, allowance.left + earned) - 1
-        allowance.at = now
-        trackers = self.keeper.network_state.trackers
-        if allowance.left < 0 and not any(entry.node == sender for entry in trackers):
+        if not self._links[sender].messages.spend(now) and not self.keeper.is_tracker(sender):
             raise RemoteError("flood", "more messages than a link may bring")
 
-    def _registry(self, sender: NodeId, message: AboutRegistry, now: float) -> list[Effect]:
-        reader = self.reader
-        if type(message) in RegistryReader.messages:
-            if reader is None:
-                return []  # we have become the writer: it answers what we asked before
-            if type(message) is ChainChanged and reader.listens_to(sender):
-                effects = self._look_up(message.chain, now)  # it may be new
-                return effects + self._applied(reader.receive(sender, message, now), now)
-            try:
-                return self._applied(reader.receive(sender, message, now), now)
-            except RemoteError:
-                if type(message) is ChainPage:
-                    self._read_anew(message.chain, None)
-                raise
-        return self.keeper.receive(sender, message, now)
+    def _may_write(self, sender: NodeId, now: float) -> bool:
+        """Count a change that somebody asks for; trackers pass on those of many authors."""
+        return self._links[sender].writes.spend(now) or self.keeper.is_tracker(sender)
+
+    def _admits(self, part: StreamPart, node: NodeId, now: float) -> bool:
+        """Tell whether a node may be in a part: its user may publish or subscribe there."""
+        state = self.keeper.state(part.stream)
+        if not isinstance(state, StreamState) or state.created is None:
+            return True  # there is no such stream, hence no such part
+        rights = (Right.PUBLISH, Right.SUBSCRIBE)
+        if any(state.is_public(right, now) for right in rights):
+            return True
+        user = self.introductions.user(node, now)
+        return user is not None and any(state.may(user, right, now) for right in rights)
 
     # --- What we do not have --------------------------------------------------------------
 
-    def _look_up(self, chain: str, now: float) -> list[Effect]:
-        """Begin to follow a chain that somebody named and we do not have."""
-        if self.reader is None or self.keeper.state(chain) is not None:
-            return []
-        return self._applied(self.reader.tell(Follow(chain), now), now)
+    def _missing(self, sender: NodeId, message: Control, now: float) -> str | None:
+        """Return the chain that we should ask other trackers for before we take a message."""
+        if not self.replication.can_ask:
+            return None
+        if type(message) is WriteChange:
+            chain = self.keeper.check(message.change).chain
+            lacks = self.succession.writes(now) and self.keeper.is_behind(message.change)
+        elif isinstance(message, Status | ReadChain):
+            chain = message.chain if isinstance(message, ReadChain) else message.part.stream
+            # Another tracker that asks us might wait for us as we would for it.
+            is_ours_to_ask = not self.replication.copies_from(sender) and is_chain_name(chain)
+            lacks = is_ours_to_ask and self.keeper.state(chain) is None
+        else:
+            return None
+        if lacks and self._has_room_for(sender) and self.replication.can_look_up(chain, sender):
+            return chain
+        return None
 
-    def _park(self, chain: str, event: Received, now: float) -> bool:
-        """Let a message wait until the writer has been asked; tell whether it does."""
-        reader = self.reader
-        if reader is None or not reader.can_ask or self.keeper.state(chain) is not None:
-            return False
-        if not is_chain_name(chain) or sum(map(len, self._parked.values())) >= MAX_PARKED:
-            return False
+    def _has_room_for(self, sender: NodeId) -> bool:
+        waiting = [event.sender for events in self._parked.values() for event in events]
+        return len(waiting) < MAX_PARKED and waiting.count(sender) < MAX_PARKED_FOR_ONE
+
+    def _park(self, chain: str, event: Received, now: float) -> list[Effect]:
+        """Let a message wait while we ask other trackers for its chain."""
         self._parked.setdefault(chain, []).append(event)
-        self._timers.sooner((PARKED, chain), now + PARKED_S)
-        return True
+        if chain not in self._timers:
+            self._timers.set(chain, now + PARKED_S)
+        return self.replication.look_up(chain, event.sender, now)
 
     def _unpark(self, chain: str, now: float) -> list[Effect]:
-        self._timers.cancel((PARKED, chain))
+        self._timers.cancel(chain)
+        self.replication.forget(chain)
         effects: list[Effect] = []
         for event in self._parked.pop(chain, ()):
-            message = codec.decode(event.data)
-            if event.sender not in self._links:
-                continue
-            if type(message) is ReadChain:
-                effects += self.keeper.receive(event.sender, message, now)
-            else:
-                effects += self._track(event, now)
+            if event.sender in self._links:
+                effects += self._take(event, codec.decode(event.data), now)
         return effects
-
-    # --- Copying --------------------------------------------------------------------------
-
-    def _take_role(self, now: float) -> list[Effect]:
-        """Follow the writer, or stop doing so if that is us now."""
-        if self.keeper.is_writer:
-            if self.reader is None:
-                return []
-            effects = self._applied(self.reader.stop(), now)
-            self.reader = None
-            self._timers.cancel((LIST, ""))
-            return effects
-        if self.reader is not None:
-            return []
-        found = self._follow or self.keeper.network_state.trackers[0].contact
-        self.reader = reader = RegistryReader(
-            self._network,
-            self._verify,
-            found,
-            self._rng,
-            me=self._me,
-            copies=lambda: self.keeper.has_room,
-            max_followed=MAX_CHAINS,
-        )
-        for chain in self.keeper.chains():
-            self._read_anew(chain, None)
-        effects = [effect for peer in self._links for effect in reader.link(peer, True, "", now)]
-        effects += reader.start(now)
-        return self._applied(effects, now) + self._list("", now)
-
-    def _list(self, after: str, now: float) -> list[Effect]:
-        assert self.reader is not None
-        self._timers.set((LIST, ""), now + LIST_EVERY_S)
-        return self._applied(self.reader.tell(Request(0, ListChains(0, "", after)), now), now)
-
-    def _listed(self, answer: Answered, now: float) -> list[Effect]:
-        listed = answer.message
-        if type(listed) is not ChainList or self.reader is None:
-            self._timers.set((LIST, ""), now + LIST_AGAIN_S)
-            return []
-        effects: list[Effect] = []
-        for chain in listed.chains:
-            effects += self._look_up(chain, now)
-        if listed.more and listed.chains:
-            effects += self._list(listed.chains[-1], now)
-        return effects
-
-    def _read_anew(self, chain: str, at: float | None) -> None:
-        """Let the reader go on from what the keeper has."""
-        if self.reader is not None:
-            state = self.keeper.state(chain)
-            copy = state.copy() if state is not None else new_chain(chain, self._network)
-            self.reader.adopt(copy, at)
-
-    def _applied(self, effects: list[Effect], now: float) -> list[Effect]:
-        """Do ourselves what is ours to do of the reader's effects."""
-        done: list[Effect] = []
-        for effect in effects:
-            if type(effect) is Hold:
-                done += self._redial.hold(effect.peer, effect.address, effect.peer in self._links)
-            elif type(effect) is Release:
-                self._redial.release(effect.peer)  # its link may serve the other side
-            elif type(effect) is Store:
-                done += self.keeper.copy(effect.chain, effect.change)
-            elif type(effect) is Answered:
-                done += self._listed(effect, now)
-            elif type(effect) is Learned:
-                done += self._learned(effect, now)
-            else:
-                done.append(effect)
-        return done
-
-    def _learned(self, learned: Learned, now: float) -> list[Effect]:
-        chain = learned.chain
-        if self.reader is not None and learned.height == 0:
-            self.reader.forget(chain)  # anybody may name streams that do not exist
-        return [] if self.keeper.is_storing(chain) else self._unpark(chain, now)
 
     def _stored(self, event: Stored, now: float) -> list[Effect]:
         chain = self.keeper.chain_of(event.token)
-        effects = self.keeper.stored(event)
+        # Who gave us what does not fit is gone before anything else is read from it.
+        effects = self._settle(self.keeper.stored(event), now)
+        effects += self.replication.stored(chain, bool(event.problem), now)
         if event.problem:
-            self._read_anew(chain, now + DISK_AGAIN_S)
+            return effects
         if chain == NETWORK:
-            effects += self._take_role(now)
-        if not self.keeper.is_storing(chain):
-            effects += self._unpark(chain, now)
-        return effects
+            self.succession.know(now)
+            return effects + self.replication.know(now)
+        return effects + self.tracker.review(chain, now)
 
     # --- Links and time -------------------------------------------------------------------
 
@@ -319,37 +288,23 @@ class TrackerNode:
         peer = event.peer
         if len(self._links) >= MAX_LINKS and peer not in self._links:
             return [Disconnect(peer, "too-many-links")]
-        self._links[peer] = _Allowance(at=now)
-        self._redial.up(peer)
-        effects = self.tracker.handle(event, now)
-        if self.reader is not None:
-            effects += self._applied(self.reader.link(peer, True, "", now), now)
-        return effects
+        self._full.cancel(peer)
+        self._links[peer] = _Link(Allowance(BURST, PER_S, now), allow_writes(now))
+        self.succession.link(peer, True, now)
+        return self.tracker.handle(event, now) + self.replication.link(peer, True, now)
 
     def _lost(self, peer: NodeId, reason: str, now: float, at_fault: bool = False) -> list[Effect]:
         self._links.pop(peer, None)
-        self._redial.down(peer, now, at_fault)
+        self._full.cancel(peer)
+        self.introductions.gone(peer)
         self.keeper.link(peer, False)
+        self.succession.link(peer, False, now)
         effects = self.tracker.handle(LinkDown(peer, reason), now)
-        if self.reader is not None:
-            effects += self._applied(self.reader.link(peer, False, reason, now), now)
-        return effects
+        return effects + self.replication.link(peer, False, now, at_fault)
 
     def _wake(self, now: float) -> list[Effect]:
-        effects = self.tracker.handle(Wakeup(), now) + self._redial.wake(now)
-        reader = self.reader
-        if reader is not None and reader.wakeup_at is not None and reader.wakeup_at <= now:
-            effects += self._applied(reader.wake(now), now)
-        for kind, chain in self._timers.pop_due(now):
-            if kind == LIST and self.reader is not None:
-                effects += self._list("", now)
-            elif kind == PARKED:
-                effects += self._unpark(chain, now)
-        return effects
-
-
-def _named_in(message: Control) -> str | None:
-    """Return the chain that somebody asks about, or whose settings he needs us to know."""
-    if type(message) is ReadChain:
-        return message.chain
-    return message.part.stream if type(message) is Status else None
+        effects = self.tracker.handle(Wakeup(), now)
+        effects += self.replication.wake(now) + self.succession.wake(now)
+        for chain in self._timers.pop_due(now):
+            effects += self._unpark(chain, now)
+        return effects + [Disconnect(peer, "link-full") for peer in self._full.pop_due(now)]

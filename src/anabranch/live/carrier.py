@@ -1,4 +1,4 @@
-"""A node that carries streams for others: it subscribes, counts, and keeps nothing."""
+"""A node that carries streams for others: it counts, reads nothing and keeps nothing."""
 
 import asyncio
 from collections.abc import Sequence
@@ -9,11 +9,10 @@ from anabranch.live.errors import AnabranchError, Closed, NotPermitted
 from anabranch.live.subscription import Subscription
 
 LOOK_EVERY_S = 2.0  # how often a node that carries every stream looks for new ones
-BUFFER = 1_000  # messages that may wait before they are thrown away
 
 
 class Carrier:
-    """Subscribes to streams by name, or to all there are, and reads them to no end."""
+    """Carries streams by name, or all there are that it may."""
 
     def __init__(self, network: Network, streams: Sequence[str], every: bool) -> None:
         self.carried: dict[str, asyncio.Task[None]] = {}
@@ -65,7 +64,7 @@ class Carrier:
 
     async def _carry(self, name: str) -> None:
         stream = await self._network.stream(name)
-        subscription = stream.subscribe(buffer=BUFFER)
+        subscription = stream.carry()
         await subscription.__aenter__()
         self.carried[stream.id] = asyncio.create_task(_read(subscription))
 

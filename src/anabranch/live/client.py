@@ -7,38 +7,50 @@ their messages, and no server stands between it and the others.
 import socket
 import ssl as tls
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
-from anabranch.core.changes import Action, CreateStream
+from anabranch.core.changes import Action, CreateStream, TrackerEntry
 from anabranch.core.errors import LocalError, RemoteError
 from anabranch.core.identity import Identity
-from anabranch.core.ids import MAX_PARTITIONS, show
+from anabranch.core.ids import parse_node, show
+from anabranch.core.machine import Answered
 from anabranch.core.messages import Contact
-from anabranch.core.messages.registry import NETWORK, ChainList, ListChains, WriteChange, Written
-from anabranch.core.messages.tracker import MAX_NEIGHBOURS
+from anabranch.core.messages.registry import NETWORK, ChainList, ListChains, WriteChange
 from anabranch.core.overlay import DEFAULT_DEGREE
 from anabranch.core.publishing import STRANDED_FOR_S
-from anabranch.core.registry import ChainState, make_change
+from anabranch.core.registry_keeper import MAX_CHAINS
+from anabranch.core.registry_view import AGAIN, DONE, judge
 from anabranch.live.address import NetworkAddress, parse_address
-from anabranch.live.errors import AnabranchError, NoSuchStream, NotPermitted, StreamExists
+from anabranch.live.errors import (
+    AnabranchError,
+    NetworkUnreachable,
+    NoSuchStream,
+    NotPermitted,
+    StreamExists,
+)
+from anabranch.live.key_store import KeyStore, default_key_store
 from anabranch.live.keys import load_key, new_key, parse_key
 from anabranch.live.node import Node
 from anabranch.live.observer import Observer
 from anabranch.live.profiles import current_profile, profile_identity
-from anabranch.live.stream import Stream, full_name, rights_of
+from anabranch.live.questions import PATIENCE_S
+from anabranch.live.stream import Stream, check_settings, full_name, rights_of
 from anabranch.live.transports import Transport
 from anabranch.live.transports.websocket import WebSocketTransport
-from anabranch.overlays import OVERLAYS
 from anabranch.traces.recorder import Recorder
 
 DRAIN_S = 10.0
+LINGER_S = 5.0  # how long others may go on asking for the key of our last messages
 WRITE_ATTEMPTS = 5
+AGAIN_S = 2.0  # how long news of somebody else's change may take
 REFUSALS = ("forbidden", "exists", "no-such-stream")  # by the registry, and not for a wrong value
 
 Key = str | bytes | Path | Identity
+Actions = Action | Sequence[Action]
 
 
 def connect(
@@ -52,6 +64,7 @@ def connect(
     ssl: tls.SSLContext | None = None,
     client_ssl: tls.SSLContext | None = None,
     patience_s: float = STRANDED_FOR_S,
+    key_store: Path | None = None,
     recorder: Recorder | None = None,
 ) -> "Network":
     """Name a network; `async with` joins it.
@@ -63,6 +76,7 @@ def connect(
     tracker, any port), `advertise` what others dial if that differs. With `ssl` this node listens
     at a wss:// address; `client_ssl` replaces the system's certificates when it dials one. A
     message that no neighbour has taken within `patience_s` is given up, and `publish` says so.
+    The keys of private streams are kept in `key_store`, by default a file beside the profiles.
     """
     if address is None:
         chosen = current_profile(profile)
@@ -87,6 +101,7 @@ def connect(
         _websocket(node_identity, parsed, listen, advertise, ssl, client_ssl),
         patience_s,
         recorder,
+        key_store,
     )
 
 
@@ -154,13 +169,15 @@ class Network:
         transport: Transport,
         patience_s: float = STRANDED_FOR_S,
         recorder: Recorder | None = None,
+        key_store: Path | None = None,
     ) -> None:
         self.address = address
         self._urls = urls
         self._identity = identity
         self._observer = Observer(node_identity.node, recorder)
+        store = KeyStore(key_store or default_key_store(identity.node), genesis, identity)
         self.node = Node(
-            identity, transport, node_identity.node, genesis, self._observer, patience_s
+            identity, transport, node_identity.node, genesis, self._observer, store, patience_s
         )
 
     async def __aenter__(self) -> "Network":
@@ -173,12 +190,14 @@ class Network:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # Whoever leaves because of an error does not want to wait for messages under way.
-        await self.close(DRAIN_S if kind is None else 0.0)
+        # Whoever leaves because of an error does not want to wait for messages under way; but
+        # those that have left would be of no use without their key.
+        patient = kind is None or issubclass(kind, Exception)
+        await self.node.stop(DRAIN_S if kind is None else 0.0, LINGER_S if patient else 0.0)
 
     async def close(self, drain_s: float = DRAIN_S) -> None:
         """Leave: what was published is handed over first, for at most `drain_s`."""
-        await self.node.stop(drain_s)
+        await self.node.stop(drain_s, min(drain_s, LINGER_S))
 
     @property
     def me(self) -> str:
@@ -202,18 +221,16 @@ class Network:
         public: str | Iterable[str] = (),
         metadata: str = "",
         trackers: Iterable[Contact] = (),
+        storage: Iterable[str] = (),
         exist_ok: bool = False,
     ) -> Stream:
         """Create `<your address>/<path>`. `public` names the rights that everyone has.
 
-        With `exist_ok` a stream that is there already is taken as it is.
+        A stream that not everyone may subscribe to is encrypted. `trackers` are its own, if it
+        has any; `storage` are the addresses of the storage nodes that keep it. With `exist_ok` a
+        stream that is there already is taken as it is.
         """
-        if overlay not in OVERLAYS:
-            raise LocalError(f"there is no overlay {overlay!r}: choose of {', '.join(OVERLAYS)}")
-        if not 1 <= partitions <= MAX_PARTITIONS:
-            raise LocalError(f"{partitions} partitions: a stream has 1 to {MAX_PARTITIONS}")
-        if not 2 <= degree <= MAX_NEIGHBOURS:
-            raise LocalError(f"a degree of {degree}: a node has 2 to {MAX_NEIGHBOURS} neighbours")
+        check_settings(partitions, overlay, degree)
         name = full_name(path, self.me)
         await self.node.follow(name)
         state = self.node.registry.stream(name)
@@ -230,6 +247,7 @@ class Network:
             metadata=metadata,
             public=int(rights_of(public)),
             trackers=tuple(trackers),
+            storage=tuple(parse_node(node) for node in storage),
         )
         try:
             await self.change(name, action)
@@ -252,53 +270,67 @@ class Network:
             asked = ListChains(0, prefix, names[-1] if names else "")
             answer = await self.node.request(asked)
             assert isinstance(answer, ChainList)
+            if sorted({*names[-1:], *answer.chains}) != [*names[-1:], *answer.chains]:
+                raise AnabranchError("a tracker listed the streams out of order: ask again")
             names += answer.chains
-            more = answer.more and bool(answer.chains)
+            more = answer.more and bool(answer.chains) and len(names) < MAX_CHAINS
         return names
 
-    async def change(self, chain: str, action: Action | Callable[[], Action]) -> None:
+    async def change(self, chain: str, actions: Actions | Callable[[], Actions]) -> None:
         """Sign a change, have it written, and wait until we have read it back.
 
-        A function is asked for its action anew whenever somebody else's change came before ours.
+        A function is asked for its actions anew whenever somebody else's change came before ours.
         """
+        registry = self.node.registry
         for _ in range(WRITE_ATTEMPTS):
             await self.node.follow(chain)
-            state = self.node.registry.state(chain)
-            height = state.height
-            change = self._sign(state, action() if callable(action) else action)
-            answer = await self.node.request(WriteChange(0, change))
-            assert isinstance(answer, Written)
-            if answer.problem and not answer.problem.startswith("stale"):
-                raise _refused(chain, answer.problem)
-            # Whether it was ours or somebody else's: there is a change that we must read.
-            await self.node.reach(chain, height + 1)
-            if not answer.problem:
-                return
+            version = registry.version(chain)
+            proposal = self._propose(chain, actions() if callable(actions) else actions)
+            answer = await self.node.request(proposal)
+            verdict = judge(Answered(0, answer))
+            if verdict.result == DONE:
+                written = partial(registry.includes, proposal)
+                if await self.node.reach(chain, written, PATIENCE_S):
+                    return
+                raise NetworkUnreachable(f"{chain} was changed, and no tracker told us of it yet")
+            if verdict.result != AGAIN:
+                raise _refused(chain, verdict.problem)
+            # Somebody else's change came first, and we are about to read it; or the trackers have
+            # not told each other of the last one yet.
+            await self.node.reach(chain, lambda: registry.version(chain) > version, AGAIN_S)  # noqa: B023
         raise AnabranchError(f"{chain} is being changed by many at once: try again later")
 
-    def _sign(self, state: ChainState, action: Action) -> bytes:
+    def _propose(self, chain: str, actions: Actions) -> WriteChange:
         """Make a change; what the registry would refuse is refused here, in the same words."""
+        now = self.node.driver.now()
         try:
-            return make_change(self._identity, state, action, self.node.driver.now())
+            return self.node.registry.propose(self._identity, chain, actions, now)
         except LocalError as error:
             problem = error.__cause__
             if isinstance(problem, RemoteError) and problem.reason in REFUSALS:
-                raise _refused(state.chain, str(problem)) from error
+                raise _refused(chain, str(problem)) from error
             raise
 
     async def trackers(self) -> list[dict[str, str]]:
-        """Return the network's trackers; the first keeps the registry."""
+        """Return the network's trackers; the first writes the registry while it is there."""
         await self.node.follow(NETWORK)
-        state = self.node.registry.network_state
-        return [
-            {"node": show(entry.node), "address": entry.address, "http": entry.http}
-            for entry in state.trackers
-        ]
+        return [_shown(entry) for entry in self.node.registry.network_state.trackers]
+
+    async def storage_nodes(self) -> list[dict[str, str]]:
+        """Return the network's storage nodes."""
+        await self.node.follow(NETWORK)
+        return [_shown(entry) for entry in self.node.registry.network_state.storage]
+
+
+def _shown(entry: TrackerEntry) -> dict[str, str]:
+    return {"node": show(entry.node), "address": entry.address, "http": entry.http}
 
 
 def _refused(chain: str, problem: str) -> AnabranchError:
     if problem.startswith("forbidden"):
         return NotPermitted(f"{chain}: {problem}")
+    if problem.startswith("unreachable"):
+        return NetworkUnreachable(f"{chain}: {problem}")
     if problem.startswith("exists"):
         return StreamExists(f"{chain} exists already: use it, or choose another name")
     if problem.startswith("no-such-stream"):

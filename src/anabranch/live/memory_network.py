@@ -13,12 +13,12 @@ from anabranch.core.changes import (
     encode_genesis,
     network_name,
 )
+from anabranch.core.history import History, make_change
 from anabranch.core.identity import Identity, KnownKeys
 from anabranch.core.ids import NodeId
 from anabranch.core.machine import Store, Stored, Wakeup
 from anabranch.core.messages.registry import NETWORK
 from anabranch.core.publishing import STRANDED_FOR_S
-from anabranch.core.registry import NetworkState, make_change
 from anabranch.core.tracker_node import TrackerNode
 from anabranch.live.client import Network
 from anabranch.live.clock import Clock
@@ -49,10 +49,10 @@ class MemoryNetwork:
         genesis = encode_genesis(created)
         self.network = network_name(genesis)
         self._url = SCHEME + self._tracker.node.hex()
-        state = NetworkState(self.network)
-        state.begin(genesis)
+        history = History(NETWORK, self.network)
+        history.add(genesis, KnownKeys().verify)
         trackers = SetTrackers((TrackerEntry(self._tracker.node, self._url),))
-        listing = make_change(self.owner, state, trackers, Clock()())
+        listing = make_change(self.owner, history, trackers, Clock()())
         self._changes = [(NETWORK, 1, genesis), (NETWORK, 2, listing)]
         self._transport = MemoryTransport(self._tracker.node, self.hub, delay_s)
         self._driver = Driver(

@@ -5,28 +5,25 @@ every question to the registry its answer.
 """
 
 import asyncio
-import os
-import random
 from collections.abc import Callable, Iterable, Sequence
 
 from anabranch.core.changes import Right
 from anabranch.core.errors import LocalError
-from anabranch.core.identity import Identity, KnownKeys
+from anabranch.core.identity import Identity
 from anabranch.core.ids import NodeId, PartKey, StreamPart, part_key
 from anabranch.core.machine import (
     Answered,
     Deliver,
     Draft,
+    KeepKey,
     Learned,
     Notice,
     Outcome,
     Publish,
     Published,
     Retire,
-    Subscribe,
-    Unsubscribe,
 )
-from anabranch.core.messages import Contact, Control
+from anabranch.core.messages import Control
 from anabranch.core.messages.registry import NETWORK
 from anabranch.core.overlay import PartSettings
 from anabranch.core.parts import MAX_PARTS
@@ -34,21 +31,22 @@ from anabranch.core.peer import Peer
 from anabranch.core.publishing import STRANDED_FOR_S
 from anabranch.core.registry import StreamState
 from anabranch.core.registry_reader import RegistryReader
+from anabranch.live.assembly import assemble, find_trackers
 from anabranch.live.driver import Driver
 from anabranch.live.errors import (
     AnabranchError,
     Closed,
-    NetworkUnreachable,
     NoSuchStream,
     NotPermitted,
 )
+from anabranch.live.key_store import KeyStore
 from anabranch.live.message import names_of
 from anabranch.live.observer import Observer
 from anabranch.live.questions import Questions, fail
 from anabranch.live.room import Room
 from anabranch.live.subscription import Subscription
-from anabranch.live.transports import Transport, TransportError
-from anabranch.overlays import OVERLAYS
+from anabranch.live.subscriptions import Subscriptions
+from anabranch.live.transports import Transport
 
 REPORT_EVERY_S = 2.0
 
@@ -63,6 +61,7 @@ class Node:
         node: NodeId,
         network: bytes,
         observer: Observer,
+        key_store: KeyStore,
         patience_s: float = STRANDED_FOR_S,
     ) -> None:
         self.identity = identity
@@ -70,8 +69,8 @@ class Node:
         self.network = network
         self.observer = observer
         self._transport = transport
+        self._key_store = key_store
         self._patience_s = patience_s
-        self._subscriptions: dict[StreamPart, list[Subscription]] = {}
         self._publishing: dict[StreamPart, None] = {}
         self._chains: dict[PartKey, tuple[str, str]] = {}  # our own: publisher, chain
         self._drafts: dict[StreamPart, list[Draft]] = {}  # of this turn of the loop
@@ -93,11 +92,14 @@ class Node:
                 Published: self._published,
                 Learned: self._learned,
                 Answered: self._answered,
+                KeepKey: self._keep_key,
                 Notice: self._notice,
             },
             observer,
         )
         self.driver.on_failure(self._failed)
+        self._subscriptions = Subscriptions(self.driver.feed, observer.name_part, self._unread)
+        observer.on_unreadable = self._subscriptions.unreadable
         self.registry: RegistryReader
         self.peer: Peer
         self._questions: Questions
@@ -116,44 +118,29 @@ class Node:
         self._started = True
         await self._transport.start(self.driver)
         try:
-            found = await self._find(urls)
-            verify = KnownKeys().verify
-            rng = random.Random(int.from_bytes(os.urandom(16)))
-            self.registry = RegistryReader(self.network, verify, found, rng, me=self.node)
-            self._questions = Questions(self.registry, self.driver.feed, self._streams)
-            self.peer = Peer(
+            found = await find_trackers(self._transport, urls)
+            self.registry, self.peer = assemble(
                 self.identity,
-                verify,
-                self.registry.directory,
-                OVERLAYS,
-                rng,
-                os.urandom,
+                self.node,
+                self.network,
+                found,
                 self._transport.address,
-                node=self.node,
-                permits=self.registry,
-                services=[self.registry],
-                patience_s=self._patience_s,
+                self._key_store.load(),
+                self._patience_s,
             )
+            self._questions = Questions(self.registry, self.driver.feed, self._streams)
             self.driver.attach(self.peer)
             await self.follow(NETWORK)
         except BaseException:
             self._closing = self._closed = True
             self._left.set()
             self.driver.detach()
+            self._key_store.close()
             await self._transport.stop()
             raise
         self._report()
 
-    async def _find(self, urls: Sequence[str]) -> Contact:
-        problems: list[str] = []
-        for url in urls:
-            try:
-                return Contact(await self._transport.find(url), url)
-            except TransportError as error:
-                problems.append(str(error))
-        raise NetworkUnreachable("; ".join(problems))
-
-    async def stop(self, drain_s: float) -> None:
+    async def stop(self, drain_s: float, linger_s: float = 0.0) -> None:
         """Leave in good order: wait for outcomes that are due, say goodbye, send what is queued."""
         await asyncio.sleep(0)  # tasks that were made just before, to publish, have their turn
         if not self._started:
@@ -163,7 +150,8 @@ class Node:
             return
         self._closing = True
         try:
-            await self._drain(drain_s)
+            await self._drain(self.driver.now() + drain_s)
+            await self._linger(self.driver.now() + linger_s)
         finally:  # whoever is tired of waiting still leaves
             self._leave_everything()
             try:
@@ -178,21 +166,26 @@ class Node:
             self._reporting.cancel()
         for part in list(self._publishing):
             self.driver.feed(Retire(part))
-        for part, subscriptions in list(self._subscriptions.items()):
-            self.driver.feed(Unsubscribe(part))
-            for subscription in list(subscriptions):
-                subscription.close()
+        self._subscriptions.close()
         self.driver.detach()
+        self._key_store.close()
         self._make_room()
 
-    async def _drain(self, drain_s: float) -> None:
+    async def _drain(self, until: float) -> None:
         """Wait for the outcomes of what was published, and of what waits for room to be."""
-        until = self.driver.now() + drain_s
         while (left := until - self.driver.now()) > 0:
             pending = [future for future, _ in self._outcomes.values() if not future.done()]
             if not pending:
                 break
             await asyncio.wait(pending, timeout=left)
+
+    async def _linger(self, until: float) -> None:
+        """Stay while others are likely to ask for the key of what we have just published."""
+        while any(self.peer.neighbours(part) for part in self._publishing):
+            left = min(until, self.peer.lingers_until) - self.driver.now()
+            if left <= 0:
+                return
+            await asyncio.sleep(left)
 
     def _failed(self, error: BaseException) -> None:
         self._closed = True
@@ -200,9 +193,7 @@ class Node:
         failure = AnabranchError(f"this node failed by a mistake of its own: {error!r}; report it")
         self._give_up(failure)
         self._make_room()
-        for subscriptions in list(self._subscriptions.values()):
-            for subscription in list(subscriptions):
-                subscription.fail(failure)
+        self._subscriptions.fail(self._subscriptions, failure)
 
     def _give_up(self, error: AnabranchError) -> None:
         """Tell everybody who awaits something that it will not come."""
@@ -280,30 +271,18 @@ class Node:
     def enter(self, subscription: Subscription) -> None:
         """Begin to deliver to a subscription."""
         self.check_open()
-        # All at once and then the events: one that fails at once ends the whole subscription.
-        fresh = [part for part in subscription.parts if part not in self._subscriptions]
-        for part in subscription.parts:
-            self._subscriptions.setdefault(part, []).append(subscription)
-        for part in fresh:
-            if part in self._subscriptions:
-                self.observer.name_part(part)
-                self.driver.feed(Subscribe(part))
+        self._subscriptions.enter(subscription)
 
     def leave(self, subscription: Subscription) -> None:
         """Deliver to it no more."""
-        for part in subscription.parts:
-            subscriptions = self._subscriptions.get(part, [])
-            if subscription in subscriptions:
-                subscriptions.remove(subscription)
-            if not subscriptions and self._subscriptions.pop(part, None) is not None:
-                self.driver.feed(Unsubscribe(part))
-                if part not in self._publishing:
-                    self.observer.forget_part(part)
+        self._subscriptions.leave(subscription)
+
+    def _unread(self, part: StreamPart) -> None:
+        if part not in self._publishing:
+            self.observer.forget_part(part)
 
     def _deliver(self, effect: Deliver) -> None:
-        at = self.driver.now()
-        for subscription in self._subscriptions.get(effect.part, ()):
-            subscription.put(effect, at)
+        self._subscriptions.deliver(effect, self.driver.now())
 
     def watch(self, call: Callable[[Notice], None]) -> None:
         """Call this with everything that the node has to say to its operator."""
@@ -313,13 +292,14 @@ class Node:
         for watcher in self._watchers:
             watcher(effect)
         part, error = effect.part, AnabranchError(f"{effect.part}: {effect.detail}")
+        if part is not None and effect.kind == "refused":  # perhaps since our right has expired
+            self._check_rights(part.stream)
         if part is None or effect.kind not in ("deleted", "no-such-stream", "too-many-parts"):
             return
         if effect.kind != "too-many-parts":
             error = NoSuchStream(f"{part}: there is no such stream (any more)")
         self._publishing.pop(part, None)
-        for subscription in list(self._subscriptions.get(part, ())):
-            subscription.fail(error)
+        self._subscriptions.fail([part], error)
         self.observer.forget_part(part)
 
     # --- The registry ---------------------------------------------------------------------
@@ -329,9 +309,9 @@ class Node:
         self.check_open()
         await self._questions.follow(chain)
 
-    async def reach(self, chain: str, height: int) -> None:
-        """Wait until a chain that is followed has been read this far."""
-        await self._questions.reach(chain, height)
+    async def reach(self, chain: str, reached: Callable[[], bool], wait_s: float) -> bool:
+        """Wait for news of a chain until something is so; tell whether it came about in time."""
+        return await self._questions.reach(chain, reached, wait_s)
 
     async def request(self, message: Control) -> Control:
         """Ask the registry something."""
@@ -350,17 +330,30 @@ class Node:
 
     def _learned(self, effect: Learned) -> None:
         self._questions.learned(effect)
-        state = self.registry.stream(effect.chain)
+        self._check_rights(effect.chain)
+
+    def _check_rights(self, stream: str) -> None:
+        """End our subscriptions to a stream that we may not read, or carry, any more."""
+        state = self.registry.stream(stream)
         if state is None or state.created is None:  # which has its own word
             return
-        if state.may(self.identity.node, Right.SUBSCRIBE, self.driver.now()):
+        now, me = self.driver.now(), self.identity.node
+        if state.may(me, Right.SUBSCRIBE, now):
             return
-        for part in [part for part in self._subscriptions if part.stream == effect.chain]:
-            for subscription in list(self._subscriptions.get(part, ())):
-                subscription.fail(NotPermitted(f"you may no longer subscribe to {effect.chain}"))
+        error = NotPermitted(f"you may no longer subscribe to {stream}")
+        for part in [part for part in self._subscriptions if part.stream == stream]:
+            for subscription in self._subscriptions.of(part):
+                if subscription.reads or not state.may(me, Right.PUBLISH, now):
+                    subscription.fail(error)
 
     def _answered(self, effect: Answered) -> None:
         self._questions.answered(effect)
+
+    def _keep_key(self, effect: KeepKey) -> None:
+        try:
+            self._key_store.keep(effect)
+        except LocalError as error:  # we have the key all the same, until this process ends
+            self._notice(Notice(None, "key-store", str(error)))
 
     # --- What people look at --------------------------------------------------------------
 

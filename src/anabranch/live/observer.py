@@ -1,6 +1,6 @@
 """What a driver sees, counted always and traced if somebody asked for it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from anabranch.core import codec, frames
@@ -14,6 +14,8 @@ from anabranch.core.ids import (
     StreamPart,
     part_key,
 )
+from anabranch.core.key_asking import NO_KEY
+from anabranch.core.key_exchange import UNREADABLE as NOT_TO_BE_READ
 from anabranch.core.machine import (
     Deliver,
     Dropped,
@@ -31,6 +33,7 @@ from anabranch.traces.recorder import Recorder
 
 MAX_TALLIED_CHAINS = 1_000  # per node; those that come after are counted, not told apart
 MAX_KINDS = 64  # of notices; there are fewer in the protocol
+UNREADABLE = frozenset({NO_KEY, NOT_TO_BE_READ})  # why a reader misses a frame that came
 
 
 class Observer:
@@ -45,6 +48,7 @@ class Observer:
         # equal tallies have been delivered the same messages.
         self._tallies: dict[ChainKey, list[int]] = {}
         self.links_lost = 0
+        self.on_unreadable: Callable[[StreamPart, int], None] = lambda part, count: None
         self.notices: dict[str, int] = {}
 
     def name_part(self, part: StreamPart) -> None:
@@ -116,6 +120,8 @@ class Observer:
             self.metrics.duplicate(part)
         else:
             self.metrics.drop(part, effect.reason)
+            if part is not None and effect.reason in UNREADABLE:
+                self.on_unreadable(part, effect.head.count)
         if self._recorder is not None:
             self._recorder.dropped(at, self._node, effect.peer, effect.head, effect.reason)
 

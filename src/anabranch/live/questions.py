@@ -41,11 +41,16 @@ class Questions:
         self._feed(Follow(chain))
         await _in_time(future, f"no tracker answered about {chain}")
 
-    async def reach(self, chain: str, height: int) -> None:
-        """Wait until a chain that is followed has been read this far."""
-        while self._registry.state(chain).height < height:
-            future = self._lesson(chain)
-            await _in_time(future, f"no tracker told us of the change of {chain}")
+    async def reach(self, chain: str, reached: Callable[[], bool], wait_s: float) -> bool:
+        """Wait for news of a chain until something is so; tell whether it came about in time."""
+        until = asyncio.get_running_loop().time() + wait_s
+        while not reached():
+            left = until - asyncio.get_running_loop().time()
+            done, _ = await asyncio.wait([self._lesson(chain)], timeout=left)
+            if not done:
+                return False
+            done.pop().result()  # or that there is nothing to wait for any more
+        return True
 
     async def ask(self, message: Control) -> Control:
         """Ask the registry something."""

@@ -1,24 +1,28 @@
 """One stream, as its users hold it in their hands."""
 
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from anabranch.core.changes import (
     ALL_RIGHTS,
+    MAX_ACTIONS,
     PUBLIC,
     CreateStream,
     DeleteStream,
+    EditStream,
     Right,
     SetPermission,
     name_rights,
     parse_rights,
 )
 from anabranch.core.errors import LocalError
-from anabranch.core.ids import StreamPart, parse_node, show, stream_part
+from anabranch.core.ids import MAX_PARTITIONS, NodeId, StreamPart, parse_node, show, stream_part
 from anabranch.core.machine import Outcome
+from anabranch.core.messages import Contact
 from anabranch.core.messages.data import MAX_CONTENT_BYTES
+from anabranch.core.messages.tracker import MAX_NEIGHBOURS
 from anabranch.core.parts import MAX_PARTS
 from anabranch.core.publishing import (
     EXPIRED,
@@ -36,6 +40,7 @@ from anabranch.live.errors import (
 )
 from anabranch.live.message import MessageId, encode_content, message_id
 from anabranch.live.subscription import DEFAULT_BUFFER, Subscription
+from anabranch.overlays import OVERLAYS
 
 if TYPE_CHECKING:
     from anabranch.live.client import Network
@@ -50,6 +55,20 @@ def full_name(name: str, owner: str) -> str:
 def rights_of(rights: str | Iterable[str]) -> Right:
     """Read rights as people name them; one name, or several."""
     return parse_rights((rights,) if isinstance(rights, str) else tuple(rights))
+
+
+def check_settings(partitions: int | None, overlay: str | None, degree: int | None) -> None:
+    """Refuse what no stream can be."""
+    if overlay is not None and overlay not in OVERLAYS:
+        raise LocalError(f"there is no overlay {overlay!r}: choose of {', '.join(OVERLAYS)}")
+    if partitions is not None and not 1 <= partitions <= MAX_PARTITIONS:
+        raise LocalError(f"{partitions} partitions: a stream has 1 to {MAX_PARTITIONS}")
+    if degree is not None and not 2 <= degree <= MAX_NEIGHBOURS:
+        raise LocalError(f"a degree of {degree}: a node has 2 to {MAX_NEIGHBOURS} neighbours")
+
+
+def _node_of(who: str) -> NodeId:
+    return PUBLIC if who == "public" else parse_node(who)
 
 
 def require_part(name: str, partitions: int, partition: int) -> None:
@@ -147,10 +166,7 @@ class Stream:
         if outcome.result == TOO_LARGE:
             return TooLarge(f"at most {MAX_CONTENT_BYTES:,} bytes can be sent")
         if outcome.result == "unpermitted":
-            return NotPermitted(
-                f"{self._network.me} may not publish to {self.id}: its owner can permit it with "
-                f"`anabranch stream grant {self.id} {self._network.me} publish`"
-            )
+            return self._may_not("publish to")
         if outcome.result == "too-many-parts":
             return NotPublished(f"this node is in {MAX_PARTS} stream parts, and can join no more")
         if outcome.result == "no-such-stream":
@@ -168,6 +184,23 @@ class Stream:
         At most `buffer` messages wait to be read; if more come the oldest are dropped, and the
         next message tells how many (`message.missed`).
         """
+        parts = self._parts(partitions)
+        if not self.may("subscribe"):
+            raise self._may_not("subscribe to")
+        observer = self._node.observer
+        return Subscription(parts, self._node.enter, self._node.leave, buffer, observer.missed)
+
+    def carry(self, partitions: int | Sequence[int] | None = None) -> Subscription:
+        """Pass on what others publish, within `async with`, without the keys to read it.
+
+        `async with stream.carry() as carrying: await carrying.discard()` does so until it ends.
+        """
+        parts = self._parts(partitions)
+        if not self.may("subscribe") and not self.may("publish"):
+            raise self._may_not("subscribe to")
+        return Subscription(parts, self._node.enter, self._node.leave, reads=False)
+
+    def _parts(self, partitions: int | Sequence[int] | None) -> tuple[StreamPart, ...]:
         count = self.partitions
         if partitions is None:
             chosen = list(range(count))
@@ -175,14 +208,14 @@ class Stream:
             chosen = [partitions] if isinstance(partitions, int) else list(partitions)
         for partition in chosen:
             require_part(self.id, count, partition)
-        if not self.may("subscribe"):
-            raise NotPermitted(
-                f"{self._network.me} may not subscribe to {self.id}: its owner can permit it with "
-                f"`anabranch stream grant {self.id} {self._network.me} subscribe`"
-            )
-        parts = tuple(StreamPart(self.id, partition) for partition in dict.fromkeys(chosen))
-        observer = self._node.observer
-        return Subscription(parts, self._node.enter, self._node.leave, buffer, observer.missed)
+        return tuple(StreamPart(self.id, partition) for partition in dict.fromkeys(chosen))
+
+    def _may_not(self, what: str) -> NotPermitted:
+        me, right = self._network.me, what.partition(" ")[0]
+        return NotPermitted(
+            f"{me} may not {what} {self.id}: its owner can permit it with "
+            f"`anabranch stream grant {self.id} {me} {right}`"
+        )
 
     # --- Permissions ----------------------------------------------------------------------
 
@@ -204,7 +237,7 @@ class Stream:
         await self._permit(who, lambda held: held & ~taken, None)
 
     async def _permit(self, who: str, change: Callable[[int], int], expires_ms: int | None) -> None:
-        node = PUBLIC if who == "public" else parse_node(who)
+        node = _node_of(who)
 
         def decide() -> SetPermission:
             # From what is held now: a right that was taken back meanwhile is not given again,
@@ -225,6 +258,56 @@ class Stream:
 
         await self._network.change(self.id, decide)
 
+    async def set_permissions(self, permissions: Mapping[str, str | Iterable[str]]) -> None:
+        """Set the rights of many, by address or `"public"`, in one change that holds as a whole.
+
+        Each has exactly the rights that are named, for ever; without any, none.
+        """
+        if not 1 <= len(permissions) <= MAX_ACTIONS:
+            raise LocalError(
+                f"{len(permissions)} permissions at once: give 1 to {MAX_ACTIONS}, and more in turn"
+            )
+        nodes = {who: _node_of(who) for who in permissions}
+        if len(set(nodes.values())) != len(nodes):
+            raise LocalError("an address is named twice: name it once, with all its rights")
+        await self._network.change(
+            self.id,
+            [SetPermission(nodes[w], int(rights_of(rights))) for w, rights in permissions.items()],
+        )
+
+    async def edit(
+        self,
+        *,
+        partitions: int | None = None,
+        overlay: str | None = None,
+        degree: int | None = None,
+        metadata: str | None = None,
+        trackers: Iterable[Contact] | None = None,
+        storage: Iterable[str] | None = None,
+    ) -> None:
+        """Change how the stream is set up; what is not given stays. Partitions can be added only.
+
+        `trackers` are the stream's own, and with none the network's serve it; `storage` are the
+        addresses of the storage nodes that keep it.
+        """
+        check_settings(partitions, overlay, degree)
+        edit = EditStream(
+            partitions=partitions,
+            overlay=overlay,
+            degree=degree,
+            metadata=metadata,
+            trackers=None if trackers is None else tuple(trackers),
+            storage=None if storage is None else tuple(parse_node(node) for node in storage),
+        )
+        if edit == EditStream():
+            raise LocalError("name what is to be changed: partitions, degree, metadata...")
+        if partitions is not None and partitions < self.partitions:
+            raise LocalError(
+                f"{self.id} has {self.partitions} partitions: more can be added, and none taken "
+                "away, since what was published there would be lost"
+            )
+        await self._network.change(self.id, edit)
+
     async def delete(self) -> None:
         """Delete the stream; everyone leaves it."""
         await self._network.change(self.id, DeleteStream())
@@ -239,6 +322,8 @@ class Stream:
             "degree": created.degree,
             "metadata": created.metadata,
             "trackers": [show(contact.node) for contact in created.trackers],
+            "storage": [show(node) for node in created.storage],
+            "encrypted": not state.is_public(Right.SUBSCRIBE, self._node.driver.now()),
             "permissions": [
                 {
                     "who": "public" if node == PUBLIC else show(node),

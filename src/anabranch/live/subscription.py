@@ -27,8 +27,8 @@ class Subscription:
             async for message in messages:
                 print(message.content)
 
-    `missed` counts what was dropped because it was not read in time; `unreadable` counts frames
-    that their publishers signed and nobody can open.
+    `missed` counts what was dropped because it was not read in time; `unreadable` counts messages
+    that cannot be opened: their key did not come, or their publisher made them so.
     """
 
     def __init__(
@@ -38,7 +38,9 @@ class Subscription:
         leave: Callable[["Subscription"], None],
         buffer: int = DEFAULT_BUFFER,
         on_missed: Callable[[StreamPart, int], None] | None = None,
+        reads: bool = True,
     ) -> None:
+        """One that does not read keeps nothing of what comes, and never has the keys to open it."""
         if buffer < 1:
             raise LocalError(f"a buffer of {buffer} messages holds nothing: give 1 or more")
         self.parts = parts
@@ -55,7 +57,8 @@ class Subscription:
         self._news: asyncio.Future[None] | None = None
         self._entered = False
         self._open = False
-        self._discarding = False
+        self.reads = reads
+        self._discarding = not reads
         self._failure: AnabranchError | None = None
 
     async def __aenter__(self) -> "Subscription":
@@ -140,6 +143,8 @@ class Subscription:
     def __aiter__(self) -> "Subscription":
         if not self._entered:
             raise LocalError("enter the subscription first: async with stream.subscribe() as ...")
+        if not self.reads:
+            raise LocalError("this carries messages and cannot read them: use stream.subscribe()")
         return self
 
     async def __anext__(self) -> Message:
@@ -173,7 +178,7 @@ class Subscription:
         self._waiting_messages -= head.count
         self._waiting_bytes -= len(deliver.frame)
         try:
-            opened = frames.messages(deliver.frame)
+            opened = frames.messages(deliver.frame, deliver.key)
         except RemoteError:  # its publisher signed it so; one of them must not stop the stream
             self.unreadable += head.count
             return

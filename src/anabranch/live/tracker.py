@@ -29,7 +29,7 @@ from anabranch.core.ids import NodeId
 from anabranch.core.machine import Store, Stored, Wakeup
 from anabranch.core.messages import Contact
 from anabranch.core.messages.registry import NETWORK
-from anabranch.core.registry import NetworkState
+from anabranch.core.registry_keeper import RegistryKeeper
 from anabranch.core.tracker_node import TrackerNode
 from anabranch.live.address import Host, NetworkAddress
 from anabranch.live.client import connect
@@ -179,14 +179,12 @@ class TrackerProcess:
         return genesis
 
     async def _whom_to_follow(self, changes: Sequence[tuple[str, int, bytes]]) -> Contact | None:
-        """Return the tracker whose registry we copy; None if we are the one who writes it."""
-        state = NetworkState(self.network)
-        for chain, _, change in changes:
-            if chain == NETWORK:
-                state.apply(change, self._verify)
-        if state.trackers and state.trackers[0].node == self.identity.node:
+        """Return a tracker whose registry we copy; None if we are the one who writes it."""
+        ours = [row for row in changes if row[0] == NETWORK]
+        trackers = RegistryKeeper(self.network, self._verify, ours).network_state.trackers
+        if trackers and trackers[0].node == self.identity.node:
             return None
-        others = [e.contact for e in state.trackers if e.node != self.identity.node]
+        others = [entry.contact for entry in trackers if entry.node != self.identity.node]
         if self._join is None:
             return others[0] if others else None
         try:  # where we were told to look, since the others may have moved

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from anabranch.core.frames import peek
 from anabranch.core.ids import NodeId, StreamPart, part_key
 from anabranch.core.machine import Effect, Forward, Hold, Notice, Release, Send, Sizes
-from anabranch.core.messages import AboutParts, Bye, Instruction, Leave, Meet, Status
+from anabranch.core.messages import AboutParts, Bye, Instruction, Leave, Meet, Refused, Status
 from anabranch.core.messages.links import MAX_RECENT_MS
 from anabranch.core.messages.tracker import MAX_RTT_US
 from anabranch.core.overlay import Carried, Overlay, PartSettings
@@ -31,10 +31,8 @@ STATUS_EVERY_S = 10.0
 LOST_AFTER_S = 1.5  # how long a neighbour may be gone before the tracker hears of it: one redial
 TRACKER_PATIENCE_S = 3.0  # how long a tracker may be out of reach before the next is tried
 BUSY_MS = 250  # what a Meet may wait at both ends, where others are being met as well
-OVERLAP_S = 2.0  # our last neighbours may have been cut off before we were
 UNKNOWN_RTT_US = 2_000_000  # what a round trip may take before one has been measured
 MAX_HOPS = 255
-MAX_LEAP = 1 << 40  # how far a counter may go ahead: one that ran to its end would end the protocol
 
 HOPS = [bytes([hops]) for hops in range(MAX_HOPS + 1)]
 
@@ -122,6 +120,11 @@ class RandomRegular(Overlay):
             effects += self._tracker_link(member, better, True, now)
         return self._done(effects)
 
+    def learned(self, part: StreamPart, now: float) -> list[Effect]:
+        """Ask the tracker anew if it refused us."""
+        member = self._members[part]
+        return self._done(self._report(member, now) if member.refused else [])
+
     def leave(self, part: StreamPart, now: float) -> list[Effect]:
         """Tell the tracker and the neighbours, and let go of them all."""
         member = self._members.pop(part)
@@ -147,21 +150,22 @@ class RandomRegular(Overlay):
             return self._done(self._met(member, sender, message, now))
         if type(message) is Bye:
             return self._done(self._left_by(member, sender, now))
+        if type(message) is Refused:
+            return self._done(self._refused(member, sender, message, now))
         return []
 
     def _instructed(
         self, member: Membership, sender: NodeId, message: Instruction, now: float
     ) -> list[Effect]:
         contact = member.contact()
-        newest = member.working_on
-        if contact is None or sender != contact.node or message.counter <= newest:
+        if contact is None or sender != contact.node:
             return []
-        if message.counter > newest + MAX_LEAP:
-            return [Notice(member.part, "bad-instruction", "a counter that leaves no room")]
-        instructed = {c.node: None for c in message.connect} | dict.fromkeys(message.accept)
-        instructed.pop(self.me.node, None)
-        if len(instructed) > member.degree:
-            return [Notice(member.part, "bad-instruction", "more neighbours than the degree")]
+        member.count_word(now)
+        if message.counter <= member.working_on:
+            return []
+        instructed = member.neighbours_told(self.me.node, message)
+        if wrong := member.wrong_with(message, len(instructed)):
+            return [Notice(member.part, "bad-instruction", wrong)]
         member.working_on = message.counter
         effects: list[Effect] = []
         dial = {c.node: c.address for c in message.connect}
@@ -189,8 +193,22 @@ class RandomRegular(Overlay):
         self._timers.set((member.part, SETTLE), now + SETTLE_S)
         self._timers.set((member.part, ATTEMPT), now + ATTEMPT_EVERY_S)
         self._timers.set((member.part, STATUS), now + STATUS_EVERY_S)  # settling reports before
-        self._reflood(member, now)
+        member.reflood(self.recent.keep_s, now)
         return effects + self._check_settled(member, now)
+
+    def _refused(
+        self, member: Membership, sender: NodeId, message: Refused, now: float
+    ) -> list[Effect]:
+        """The tracker has no place for us: say so, once per status, and keep trying."""
+        contact = member.contact()
+        if contact is None or sender != contact.node:
+            return []
+        member.count_word(now)
+        if member.refused:
+            return []
+        member.refused = True
+        self._timers.sooner((member.part, STATUS), now + ATTEMPT_EVERY_S)
+        return [Notice(member.part, "refused", message.reason)]
 
     def _check_settled(self, member: Membership, now: float) -> list[Effect]:
         """Report, once, when every neighbour we were told to have stands or has failed."""
@@ -208,8 +226,8 @@ class RandomRegular(Overlay):
             effects += self._let_go(member.part, peer)
         member.met = {p: None for p in member.met if p in member.wanted}
         member.retiring = {}
-        self._reflood(member, now)
-        self._end_lack(member, now)
+        member.reflood(self.recent.keep_s, now)
+        member.end_lack(self.recent.keep_s, now)
         return effects + self._report(member, now)
 
     def _report(self, member: Membership, now: float) -> list[Effect]:
@@ -219,6 +237,8 @@ class RandomRegular(Overlay):
         contact = member.contact()
         if contact is None or not self.linked(contact.node):
             return []
+        member.begin_count_anew()
+        member.refused = False
         peers = tuple(sorted(p for p in member.met if p in member.wanted))
         rtts = tuple(self._rtts_us.get(peer, 0) for peer in peers)
         return [
@@ -239,7 +259,7 @@ class RandomRegular(Overlay):
 
     def _meet(self, member: Membership, peer: NodeId, reply: bool, now: float) -> Effect:
         recent_ms = 0
-        self._end_lack(member, now)
+        member.end_lack(self.recent.keep_s, now)
         if member.lacking_since is not None:
             on_the_way_ms = -(-self._rtts_us.get(peer, UNKNOWN_RTT_US) // 1000)
             recent_ms = int((now - member.lacking_since) * 1000) + on_the_way_ms + BUSY_MS
@@ -254,20 +274,12 @@ class RandomRegular(Overlay):
         newly = sender not in member.met
         member.met[sender] = None
         member.failed.pop(sender, None)
-        self._reflood(member, now)
+        member.reflood(self.recent.keep_s, now)
         if newly:  # once, or a short message would fetch a long answer
             effects += self._catch_up(member, sender, message.recent_ms, now)
         effects += self._check_settled(member, now)
-        self._end_lack(member, now)
+        member.end_lack(self.recent.keep_s, now)
         return effects
-
-    def _end_lack(self, member: Membership, now: float) -> None:
-        """With all neighbours we lack nothing; with some for long, nothing anybody still has."""
-        if member.lacking_since is None:
-            return
-        long = member.flood and now - member.lacking_since > self.recent.keep_s
-        if long or len(member.flood) >= member.degree:
-            member.lacking_since = None
 
     def _catch_up(
         self, member: Membership, peer: NodeId, recent_ms: int, now: float
@@ -297,7 +309,7 @@ class RandomRegular(Overlay):
                 self._timers.sooner((member.part, STATUS), now + LOST_AFTER_S)
             if peer in member.wanted:
                 self._timers.sooner((member.part, ATTEMPT), now + ATTEMPT_EVERY_S)
-        self._reflood(member, now)
+        member.reflood(self.recent.keep_s, now)
         return effects
 
     def _let_go(self, part: StreamPart, peer: NodeId) -> list[Effect]:
@@ -375,16 +387,6 @@ class RandomRegular(Overlay):
             return []  # all are held and dialled again and again: the first that answers has us
         member.tracker += 1
         return self._turn_to_tracker(member, now)
-
-    def _reflood(self, member: Membership, now: float) -> None:
-        """Bring the sorted list of those we send to up to date."""
-        self._end_lack(member, now)
-        before = member.flood
-        member.flood = sorted(p for p in member.met if p in member.wanted or p in member.retiring)
-        fewer = len(member.flood) < len(before)
-        if fewer and member.lacking_since is None and 2 * len(member.flood) <= member.degree:
-            # Those that are left may have lost theirs, too: together we may be cut off.
-            member.lacking_since = now - OVERLAP_S
 
     def _done(self, effects: list[Effect]) -> list[Effect]:
         self.wakeup_at = self._timers.next_at

@@ -21,6 +21,7 @@ from anabranch.sim.network import Observer, SimNode
 MAX_VIOLATIONS = 20
 
 Name = tuple[ChainKey, int]  # of a frame: its chain and the number of its last message
+Reach = dict[PartKey, dict[NodeId, dict[NodeId, None]]]  # per part: whom a node reaches
 
 
 class Checker(Observer):
@@ -71,18 +72,18 @@ class Checker(Observer):
         name = (head.chain, head.last)
         entry = self.frames.get(name)
         if entry is None or entry[0] != frame:
-            self._violation(f"{show(node.id)} delivered what nobody published")
+            self.complain(f"{show(node.id)} delivered what nobody published")
         elif entry[2] != node.id:
             self.delays_ms.append(delay_s * 1000)
             self.hops.append(hops)
         if name in self.has[node.id]:
-            self._violation(f"{show(node.id)} delivered {name[1]} twice")
+            self.complain(f"{show(node.id)} delivered {name[1]} twice")
         if not self._members.get((node.id, head.part), False):
-            self._violation(f"{show(node.id)} delivered without a subscription")
+            self.complain(f"{show(node.id)} delivered without a subscription")
         try:
-            frames.messages(frame)
+            self._open(frame)
         except RemoteError as error:
-            self._violation(f"{show(node.id)} delivered a frame that does not open: {error}")
+            self.complain(f"{show(node.id)} delivered a frame that does not open: {error}")
         self.has[node.id][name] = None
 
     def packet(self, node: SimNode, event: Received, now: float) -> None:
@@ -95,7 +96,7 @@ class Checker(Observer):
         except RemoteError:
             return  # garbage from a peer that misbehaves is nobody's message
         if head.part in self._parts() and (node.id, head.part) not in self._members:
-            self._violation(f"{show(node.id)} received data of a part it is not in")
+            self.complain(f"{show(node.id)} received data of a part it is not in")
 
     def accepted(self, node: SimNode, head: FrameHead) -> None:
         """Note that a frame has come to somebody."""
@@ -110,9 +111,9 @@ class Checker(Observer):
             # Messages of one moment in several parts have the same number: one of them is meant.
             names = self._numbered.get((node.id, outcome.number), [])
             if not any(name in self._arrived for name in names):
-                self._violation(f"{show(node.id)} calls {outcome.number} sent, and nobody has it")
+                self.complain(f"{show(node.id)} calls {outcome.number} sent, and nobody has it")
         if outcome.ticket in self._tickets:
-            self._violation(f"draft {outcome.ticket} has two outcomes")
+            self.complain(f"draft {outcome.ticket} has two outcomes")
         self._tickets[outcome.ticket] = None
 
     # --- What is asked at the end ---------------------------------------------------------
@@ -123,11 +124,11 @@ class Checker(Observer):
             if node.alive:
                 for name, (size, bound) in node.machine.sizes().items():
                     if size > bound:
-                        self._violation(f"{show(node.id)} has {size} {name}, bound {bound}")
+                        self.complain(f"{show(node.id)} has {size} {name}, bound {bound}")
 
     def degrees(self, part: StreamPart, members: list[SimNode]) -> None:
         """Every member has its d neighbours, or all the others; and neighbours are mutual."""
-        degree = min(self._cluster.degree, len(members) - 1)
+        degree = min(self._cluster.degree_of(part), len(members) - 1)
         ids = {node.id: node for node in members}
         # In an odd number of nodes one odd degree must fall short by one.
         short = len(members) > degree and len(members) * degree % 2
@@ -135,28 +136,59 @@ class Checker(Observer):
             neighbours = self._cluster.neighbours(node, part)
             for peer in neighbours:
                 if peer not in ids:
-                    self._violation(f"{show(node.id)} has a neighbour that is no member")
+                    self.complain(f"{show(node.id)} has a neighbour that is no member")
                 elif node.id not in self._cluster.neighbours(ids[peer], part):
-                    self._violation(f"{show(node.id)} and {show(peer)} disagree on their link")
+                    self.complain(f"{show(node.id)} and {show(peer)} disagree on their link")
             if len(neighbours) == degree - 1 and short:
                 short = 0
             elif len(neighbours) != degree:
-                self._violation(f"{show(node.id)} has {len(neighbours)} neighbours of {degree}")
+                self.complain(f"{show(node.id)} has {len(neighbours)} neighbours of {degree}")
 
-    def everyone_has(
-        self, names: list[Name], reach: dict[PartKey, dict[NodeId, dict[NodeId, None]]]
-    ) -> None:
-        """Every subscriber that an honest publisher's frame could reach has it."""
+    def mute(self, names: list[Name], members: dict[StreamPart, list[SimNode]]) -> list[str]:
+        """Say who could not publish: of the frames with these names, it made none."""
+        made = {(self.frames[name][2], self.frames[name][3]) for name in names}
+        return [
+            f"{show(node.id)} could not publish to {part}"
+            for part, nodes in members.items()
+            for node in nodes
+            if self._publishes(node, part) and (node.id, part_key(part)) not in made
+        ]
+
+    def missing(self, names: list[Name], reach: Reach) -> list[str]:
+        """Say which subscribers lack which of these frames, though they could be reached."""
+        lacking: list[str] = []
         for name in names:
             _, _, publisher, part = self.frames[name]
             for node in reach[part].get(publisher, ()):
-                if self._members[node, part] and name not in self.has[node]:
-                    self._violation(f"{show(node)} never got {name[1]} of {show(publisher)}")
+                if self._expects(node, part) and name not in self.has[node]:
+                    lacking.append(f"{show(node)} never got {name[1]} of {show(publisher)}")
+        return lacking
+
+    def figures(self) -> dict[str, int]:
+        """Return what is counted beside what every run counts."""
+        return {}
+
+    def settled(self) -> None:
+        """Look at what has become of everybody's beliefs: here there are none."""
+
+    def ended(self) -> None:
+        """Look at the whole run once it is over."""
+
+    def _publishes(self, node: SimNode, part: StreamPart) -> bool:
+        return True
+
+    def _expects(self, node: NodeId, part: PartKey) -> bool:
+        """Tell whether a node is to get what is published in a part."""
+        return self._members[node, part]
+
+    def _open(self, frame: bytes) -> list[frames.Message]:
+        return frames.messages(frame)
 
     def _parts(self) -> list[PartKey]:
         return [part_key(part) for part in self._cluster.parts]
 
-    def _violation(self, text: str) -> None:
+    def complain(self, text: str) -> None:
+        """Write down what may not be."""
         if len(self.violations) < MAX_VIOLATIONS:
             self.violations.append(f"{self._cluster.sim.now:.3f} {text}")
 
@@ -173,8 +205,11 @@ def reachable(
         found: dict[NodeId, None] = {start: None}
         todo = [start]
         while todo:
-            for peer in cluster.neighbours(ids[todo.pop()], part):
-                if peer in ids and peer not in found:
+            node = todo.pop()
+            for peer in cluster.neighbours(ids[node], part):
+                if peer in found or peer not in ids:
+                    continue
+                if node in cluster.neighbours(ids[peer], part):  # data flows once both say so
                     found[peer] = None
                     todo.append(peer)
         for node in found:

@@ -44,8 +44,9 @@ class Cluster:
         self.disguised: dict[NodeId, str] = {}
         self._contacts = [Contact(self._signer(f"tracker {i}").node) for i in range(trackers)]
         self._settings = PartSettings(overlay, degree, tuple(self._contacts))
-        owner = show(self._signer("owner").node)
-        self.parts = [stream_part(f"{owner}/simulated/{i}") for i in range(parts)]
+        self.owner = self._signer("owner")
+        self.parts = [stream_part(f"{show(self.owner.node)}/simulated/{i}") for i in range(parts)]
+        self._prepare(nodes)
         self.trackers = [
             sim.add(contact.node, nodes + i, self._tracker(contact.node))
             for i, contact in enumerate(self._contacts)
@@ -56,6 +57,19 @@ class Cluster:
             if index in disguises:
                 self.disguised[node] = disguises[index]
             self.peers.append(sim.add(node, index, self._peer(node)))
+
+    @property
+    def honest(self) -> list[SimNode]:
+        """The peers that keep to the protocol."""
+        return [node for node in self.peers if node.id not in self.disguised]
+
+    def degree_of(self, part: StreamPart) -> int:
+        """Return how many neighbours a member of a part should have."""
+        return self.degree
+
+    def members(self, part: StreamPart) -> list[SimNode]:
+        """Return the honest peers that have a place in a part: here, all of them."""
+        return self.honest
 
     def subscribe(self, node: SimNode, part: StreamPart) -> None:
         """Let a node want a part's messages."""
@@ -68,7 +82,11 @@ class Cluster:
 
     def publish(self, node: SimNode, part: StreamPart, contents: Sequence[bytes]) -> None:
         """Let a node publish some messages together."""
-        self.sim.tell(node, Publish(part, [Draft(content) for content in contents]))
+        self.offer(node, part, [Draft(content) for content in contents])
+
+    def offer(self, node: SimNode, part: StreamPart, drafts: Sequence[Draft]) -> None:
+        """Let a node publish these drafts together."""
+        self.sim.tell(node, Publish(part, drafts))
 
     def restart(self, node: SimNode) -> None:
         """Start a crashed node or tracker again, with an empty memory."""
@@ -81,6 +99,9 @@ class Cluster:
         machine = node.machine.inner if isinstance(node.machine, Byzantine) else node.machine
         assert isinstance(machine, Peer)
         return machine.neighbours(part)
+
+    def _prepare(self, nodes: int) -> None:
+        """Do what must be done before the first machine is made."""
 
     def snapshot(self) -> None:
         """Record everybody's neighbours."""

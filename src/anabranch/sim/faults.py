@@ -9,7 +9,6 @@ from collections.abc import Callable
 import msgspec
 
 from anabranch.core.ids import NodeId, StreamPart
-from anabranch.core.machine import Subscribe
 from anabranch.sim.checkers import Checker
 from anabranch.sim.cluster import Cluster
 from anabranch.sim.network import NO_FAULTS, PacketFaults, SimNode
@@ -53,7 +52,7 @@ class Mishaps:
         self._checker.joined(node, part, subscribes)
         self.members.setdefault(node.id, {})[part] = subscribes
         if subscribes:
-            self._cluster.sim.tell(node, Subscribe(part))
+            self._cluster.subscribe(node, part)
 
     def start(self, until: float) -> None:
         """Begin."""

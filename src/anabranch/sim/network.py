@@ -11,7 +11,8 @@ from typing import Protocol
 import msgspec
 
 from anabranch.core.ids import FrameHead, NodeId
-from anabranch.core.machine import Machine, Outcome, Received
+from anabranch.core.machine import Answered, Deliver, Learned, Machine, Notice, Outcome, Received
+from anabranch.sim.disks import Disk
 
 HIGH_MARK_S = 0.25  # a lane with more than this much waiting is congested,
 LOW_MARK_S = 0.05  # and writable again when less than this is left
@@ -74,7 +75,7 @@ NO_FAULTS = PacketFaults()
 class SimNode:
     """A machine, where it is, and its links."""
 
-    __slots__ = ("alive", "armed_at", "id", "lanes", "machine", "place", "side")
+    __slots__ = ("alive", "armed_at", "disk", "id", "lanes", "machine", "place", "side")
 
     def __init__(self, node: NodeId, place: int, machine: Machine) -> None:
         self.id = node
@@ -84,6 +85,7 @@ class SimNode:
         self.side = 0  # of a partition
         self.lanes: dict[NodeId, Lane] = {}
         self.armed_at: float | None = None
+        self.disk = Disk()
 
 
 class Observer:
@@ -91,6 +93,9 @@ class Observer:
 
     def published(self, node: SimNode, head: FrameHead, frame: bytes, now: float) -> None:
         """A node made a frame."""
+
+    def handed(self, node: SimNode, deliver: Deliver, now: float) -> None:
+        """The same as `delivered`, before it, and with the key that opens the frame."""
 
     def delivered(
         self, node: SimNode, head: FrameHead, frame: bytes, hops: int, delay_s: float
@@ -105,6 +110,19 @@ class Observer:
 
     def outcome(self, node: SimNode, outcome: Outcome, now: float) -> None:
         """A node told its application what became of a draft."""
+
+    def told(self, node: SimNode, word: Learned | Answered, now: float) -> None:
+        """A node's registry has spoken."""
+
+    def noticed(self, node: SimNode, notice: Notice, now: float) -> None:
+        """A node has something to say to its operator."""
+
+
+class Application:
+    """What runs on the nodes and uses the registry; this one does not listen."""
+
+    def told(self, node: SimNode, word: Learned | Answered) -> None:
+        """A node's registry has spoken."""
 
 
 class Raw(msgspec.Struct, gc=False):

@@ -3,7 +3,9 @@
 import random
 
 from anabranch.sim.byzantine import BYZANTINE
+from anabranch.sim.faithless import FAITHLESS
 from anabranch.sim.faults import Faults
+from anabranch.sim.lying_trackers import LYING
 from anabranch.sim.network import PacketFaults
 from anabranch.sim.scenario import Scenario
 
@@ -56,4 +58,51 @@ def random_scenario(seed: int, most_nodes: int = 24) -> Scenario:
         message_bytes=rng.choice([0, 10, 308, 2000]),
         faults=faults,
         byzantine=byzantine,
+    )
+
+
+def random_trust_scenario(seed: int, most_nodes: int = 12) -> Scenario:
+    """Draw a network with a registry whose users, nodes and trackers are not all to be trusted."""
+    rng = random.Random(f"{seed}/trust options")
+
+    def maybe(value: float, chance: float = 0.5) -> float:
+        return round(value, 3) if rng.random() < chance else 0.0
+
+    nodes, trackers = rng.randint(3, most_nodes), rng.choice([1, 2, 2, 3, 3])
+    faults = Faults(
+        packets=PacketFaults(loss=maybe(rng.uniform(0, 0.05)), jitter_ms=maybe(rng.uniform(0, 50))),
+        crash_every_s=maybe(rng.uniform(3, 15)),
+        crash_for_s=round(rng.uniform(0.1, 15), 3),
+        churn_every_s=maybe(rng.uniform(3, 15), 0.3),
+        tracker_crash_every_s=maybe(rng.uniform(5, 15)),
+        tracker_crash_for_s=round(rng.uniform(0.1, 20), 3),
+        # Two trackers write at the same time once they have lost each other for ten seconds.
+        partition_every_s=maybe(rng.uniform(5, 20), 0.6),
+        partition_for_s=round(rng.uniform(5, 25), 3),
+    )
+    byzantine, lying = {}, {}
+    if nodes >= 6 and rng.random() < 0.6:
+        byzantine = {rng.choice(sorted(FAITHLESS)): rng.randint(1, nodes // 4)}
+    if trackers > 1 and rng.random() < 0.5:
+        lying = {rng.choice(sorted(LYING)): rng.randint(1, trackers - 1)}
+    parts = rng.choice([1, 1, 2])
+    return Scenario(
+        name=f"random-trust-{seed}",
+        nodes=nodes,
+        parts=parts,
+        trackers=trackers,
+        across_ms=round(rng.uniform(1, 100), 3),
+        join_over_s=round(rng.uniform(0, 3), 3),
+        run_for_s=round(rng.uniform(10, 40), 3),
+        # Who has found a tracker out, or thinks so, leaves it alone for a minute.
+        settle_for_s=130.0 if trackers > 1 else 100.0,
+        publishers=rng.randint(1, min(nodes, 4)),
+        messages_per_s=round(rng.uniform(0.5, 2), 3),
+        message_bytes=rng.choice([10, 40, 308]),
+        faults=faults,
+        byzantine=byzantine,
+        registry=True,
+        private=rng.randint(0 if parts > 1 else 1, parts),
+        changes_per_s=round(rng.uniform(0.05, 1.0), 3),
+        lying_trackers=lying,
     )

@@ -16,17 +16,24 @@ import msgspec
 
 from anabranch.core.errors import LocalError
 from anabranch.core.ids import StreamPart, part_key
-from anabranch.core.machine import Draft, Publish
+from anabranch.core.machine import Draft
 from anabranch.overlays import OVERLAYS
+from anabranch.sim.administration import Administration
 from anabranch.sim.byzantine import BYZANTINE
 from anabranch.sim.checkers import Checker, reachable
 from anabranch.sim.cluster import Cluster
+from anabranch.sim.faithless import FAITHLESS
 from anabranch.sim.faults import Faults, Mishaps
+from anabranch.sim.lying_trackers import LYING
 from anabranch.sim.network import Constant, Plane, SimNode, Underlay
 from anabranch.sim.simulator import START_AT, Simulator
+from anabranch.sim.trust_checker import TrustChecker
+from anabranch.sim.trusted_cluster import TrustedCluster
 from anabranch.traces.recorder import Recorder
 
 MAX_NODES = 10_000
+ROUNDS_WITH_LIARS = 5
+KEYS_COME_S = 10.0
 STEP_S = 1.0  # how often bounds are checked and progress is shown
 
 MakeUnderlay = Callable[["Scenario", random.Random], Underlay]
@@ -59,6 +66,10 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     crash_at_s: tuple[float, ...] = ()  # kill a node that does not publish
     tracker_crash_at_s: tuple[float, ...] = ()
     real_keys: bool = False
+    registry: bool = False  # users, permissions, and trackers that keep them; the next need it
+    private: int = 0  # of the parts: these are encrypted, and read by who was told that he may
+    changes_per_s: float = 0.0  # of the registry: permissions given and taken, streams edited
+    lying_trackers: dict[str, int] = {}  # kind: how many of the trackers
 
 
 UNDERLAYS: dict[str, MakeUnderlay] = {
@@ -92,6 +103,8 @@ def load(name: str) -> Scenario:
 def check(scenario: Scenario, underlays: Mapping[str, MakeUnderlay] | None = None) -> Scenario:
     """Refuse options that cannot be run, saying which."""
     s = scenario
+    kinds = [*BYZANTINE, *(FAITHLESS if s.registry else ())]
+    trust = s.private or s.changes_per_s or s.lying_trackers
     limits = [
         (1 <= s.nodes <= MAX_NODES, f"nodes is {s.nodes}: from 1 to {MAX_NODES}"),
         (1 <= s.parts <= 100, f"parts is {s.parts}: from 1 to 100"),
@@ -108,8 +121,16 @@ def check(scenario: Scenario, underlays: Mapping[str, MakeUnderlay] | None = Non
         (1 <= s.messages_at_once <= 256, "messages_at_once: from 1 to 256"),
         (0 <= s.message_bytes <= 65_536, "message_bytes: from 0 to 65536"),
         (0 < s.run_for_s <= 86_400, "run_for_s: above 0, at most a day"),
-        (set(s.byzantine) <= set(BYZANTINE), f"byzantine: kinds are {', '.join(BYZANTINE)}"),
+        (set(s.byzantine) <= set(kinds), f"byzantine: kinds are {', '.join(kinds)}"),
         (sum(s.byzantine.values()) < s.nodes, "byzantine: some node must be honest"),
+        (s.registry or not trust, "private, changes_per_s and lying_trackers need registry = true"),
+        (0 <= s.private <= s.parts, f"private is {s.private}: at most parts"),
+        (s.changes_per_s >= 0, "changes_per_s: 0 or more"),
+        (set(s.lying_trackers) <= set(LYING), f"lying_trackers: kinds are {', '.join(LYING)}"),
+        (
+            sum(s.lying_trackers.values()) < s.trackers,
+            "lying_trackers: some tracker must be honest",
+        ),
         (
             underlays is None or s.underlay in underlays,
             f"underlay is {s.underlay!r}: one of {', '.join(underlays or ())}",
@@ -137,27 +158,18 @@ class Run:
         self._rng = random.Random(f"{seed}/scenario")
         underlay = underlays[scenario.underlay](scenario, random.Random(f"{seed}/underlay"))
         self.sim = Simulator(underlay, seed, recorder)
-        self.cluster = Cluster(
-            self.sim,
-            seed,
-            scenario.nodes,
-            scenario.parts,
-            scenario.trackers,
-            scenario.overlay,
-            scenario.degree,
-            scenario.real_keys,
-            self._disguises(),
-        )
+        self.cluster = self._build()
         if recorder is not None:
             for part in self.cluster.parts:
                 recorder.name_part(part)
-        self.checker = Checker(self.cluster, scenario.overlay)
+        self.checker, self.administration = self._watch_over()
         self.sim.observer = self.checker
         self.mishaps = Mishaps(self.cluster, self.checker, scenario.faults, self._rng)
         self.lost_at_unbroken = 0
         self._progress = progress
         self._ticket = 0
         self._calm = scenario.faults == Faults() and not scenario.byzantine
+        self._all_honest = not scenario.byzantine and not scenario.lying_trackers
 
     def go(self) -> "Run":
         """Run all four phases."""
@@ -169,9 +181,13 @@ class Run:
         self._start_workload(until)
         self.mishaps.start(until)
         self._start_kills()
+        if self.administration is not None:
+            self.administration.start(until)
         self._pass(s.run_for_s)
         self.cluster.snapshot()
         self.mishaps.heal()
+        if self.administration is not None:
+            self.administration.settle()
         self._let_all_publish()  # who does not subscribe becomes a member by publishing
         self._pass(s.settle_for_s)
         self.cluster.snapshot()
@@ -180,14 +196,36 @@ class Run:
         self.checker.bounds()
         return self
 
-    # --- Phases ---------------------------------------------------------------------------
+    # --- Who takes part -------------------------------------------------------------------
+
+    def _build(self) -> Cluster:
+        s = self.scenario
+        options = (self.sim, self.seed, s.nodes, s.parts, s.trackers, s.overlay, s.degree)
+        disguises = self._disguises()
+        if not s.registry:
+            return Cluster(*options, s.real_keys, disguises)
+        return TrustedCluster(*options, s.real_keys, disguises, s.private, self._liars())
 
     def _disguises(self) -> dict[int, str]:
         """Choose which nodes misbehave, and how; the first nodes publish, so take the last."""
-        kinds = [
-            kind for kind, many in sorted(self.scenario.byzantine.items()) for _ in range(many)
-        ]
+        kinds = _each(self.scenario.byzantine)
         return {self.scenario.nodes - 1 - i: kind for i, kind in enumerate(kinds)}
+
+    def _liars(self) -> dict[int, str]:
+        """Choose which trackers lie, and how."""
+        kinds = _each(self.scenario.lying_trackers)
+        places = range(self.scenario.trackers)
+        chosen = random.Random(f"{self.seed}/liars").sample(places, len(kinds))
+        return dict(zip(chosen, kinds, strict=True))
+
+    def _watch_over(self) -> tuple[Checker, Administration | None]:
+        cluster, s = self.cluster, self.scenario
+        if not isinstance(cluster, TrustedCluster):
+            return Checker(cluster, s.overlay), None
+        rng = random.Random(f"{self.seed}/administration")
+        return TrustChecker(cluster, s.overlay), Administration(cluster, rng, s.changes_per_s)
+
+    # --- Phases ---------------------------------------------------------------------------
 
     def _join(self) -> None:
         s = self.scenario
@@ -220,7 +258,7 @@ class Run:
         for _ in range(messages):
             self._ticket += 1
             drafts.append(Draft(self._rng.randbytes(self.scenario.message_bytes), 0, self._ticket))
-        self.sim.tell(node, Publish(part, drafts))
+        self.cluster.offer(node, part, drafts)
 
     def _let_all_publish(self) -> None:
         for node in self.cluster.peers:
@@ -248,27 +286,44 @@ class Run:
 
     # --- Verdict --------------------------------------------------------------------------
 
-    def _honest(self) -> list[SimNode]:
-        return [node for node in self.cluster.peers if node.id not in self.cluster.disguised]
-
     def _check_liveness(self) -> None:
         """After the faults: degrees, and every message of every live node to every subscriber."""
-        honest = self._honest()
-        if not self.scenario.byzantine:
-            for part in self.cluster.parts:
-                self.checker.degrees(part, honest)
-            self.checker.strict_noise = True
-        reach = {part_key(p): reachable(self.cluster, p, honest) for p in self.cluster.parts}
-        before = len(self.checker.frames)
+        cluster, checker = self.cluster, self.checker
+        members = {part: cluster.members(part) for part in cluster.parts}
+        if self._all_honest:
+            for part in cluster.parts:
+                checker.degrees(part, members[part])
+            if self.administration is not None:
+                for stream in self.administration.undone:
+                    checker.complain(f"the last word on {stream} could not be written")
+        checker.strict_noise = not self.scenario.byzantine
+        checker.settled()
+        # Trackers that lie can move nodes about just while messages are under way, and peers that
+        # misbehave can lose requests for keys: neither can do so for ever.
+        trusting = self.scenario.registry and not self._all_honest
+        rounds = ROUNDS_WITH_LIARS if trusting else 1
+        for left in reversed(range(rounds)):
+            missing = self._publish_and_look(members)
+            if not missing:
+                break
+            if not left:
+                for text in missing:
+                    checker.complain(text)
+        checker.ended()
+
+    def _publish_and_look(self, members: dict[StreamPart, list[SimNode]]) -> list[str]:
+        """Let everybody publish; say what did not get where it could."""
+        cluster, checker = self.cluster, self.checker
+        reach = {part_key(p): reachable(cluster, p, nodes) for p, nodes in members.items()}
+        before = len(checker.frames)
         self._let_all_publish()
-        self._pass(5.0)
-        names = list(self.checker.frames)[before:]
-        assert len(names) >= len(honest)
-        self.checker.everyone_has(names, reach)
+        self._pass(KEYS_COME_S if self.scenario.registry else 5.0)
+        names = list(checker.frames)[before:]
+        return checker.mute(names, members) + checker.missing(names, reach)
 
     def _lost_at_unbroken(self) -> int:
         """Count messages missing at honest subscribers that were there all the time."""
-        honest = {node.id for node in self._honest()}
+        honest = {node.id for node in self.cluster.honest}
         lost = 0
         for name, (_, _, publisher, _) in self.checker.frames.items():
             if publisher in honest:
@@ -301,8 +356,14 @@ class Run:
             if deliveries
             else 0.0,
             **{name.replace(" ", "_"): many for name, many in self.mishaps.counts.items()},
+            **checker.figures(),
             "outcomes": dict(sorted(checker.outcomes.items())),
             "events": self.sim.handled,
             "simulated_s": round(self.sim.now - START_AT, 3),
             "violations": checker.violations,
         }
+
+
+def _each(kinds: Mapping[str, int]) -> list[str]:
+    """Name a kind as often as there are of it."""
+    return [kind for kind, many in sorted(kinds.items()) for _ in range(many)]

@@ -11,8 +11,10 @@ from collections.abc import Callable
 
 from anabranch.core import codec, frames
 from anabranch.core.ids import ChainKey, FrameHead, NodeId, StreamPart
+from anabranch.core.key_asking import NO_KEY
+from anabranch.core.key_exchange import UNREADABLE
 from anabranch.core.machine import (
-    Congested,
+    Answered,
     Connect,
     Deliver,
     Disconnect,
@@ -20,22 +22,24 @@ from anabranch.core.machine import (
     Effect,
     Event,
     Forward,
-    LinkDown,
-    LinkUp,
+    KeepKey,
+    Learned,
     Machine,
     Notice,
     Outcome,
     Published,
     Received,
     Send,
+    Store,
+    Stored,
     Wakeup,
-    Writable,
 )
 from anabranch.core.messages import Control, Instruction
+from anabranch.sim.disks import WRITE_S
+from anabranch.sim.links import Links
 from anabranch.sim.network import (
-    HIGH_MARK_S,
-    LOW_MARK_S,
     NO_FAULTS,
+    Application,
     Lane,
     Observer,
     Raw,
@@ -46,12 +50,10 @@ from anabranch.sim.network import (
 from anabranch.traces.recorder import Recorder
 
 START_AT = 1_767_225_600.0  # every run begins on the first of January 2026
-HANDSHAKE_TRIPS = 4  # one-way trips that opening a link takes: two for TCP, two to prove the keys
-DIAL_TIMEOUT_S = 3.0
-KEEPALIVE_S = 5.0  # how long a link may be dead before its ends notice
 
 _WAKEUP = Wakeup()
 _DATA = bytes([codec.DATA])
+_TAKEN = ("duplicate", UNREADABLE, NO_KEY)
 
 
 class Simulator:
@@ -66,7 +68,8 @@ class Simulator:
         self.sent_frames = 0
         self.faults = NO_FAULTS
         self.observer: Observer | None = None
-        self._underlay = underlay
+        self.application = Application()
+        self._links = Links(self, underlay, recorder)
         self._rng = random.Random(f"{seed}/network")
         self._recorder = recorder
         self._heap: list[
@@ -99,9 +102,7 @@ class Simulator:
         """Stop a node. Its peers see the links close, or, if it died silently, time out."""
         node.alive = False
         node.armed_at = None
-        for lane in list(node.lanes.values()):
-            self._close(lane, lane.delay_s if not silent else KEEPALIVE_S, "reset")
-        node.lanes.clear()
+        self._links.crashed(node, silent)
 
     def restart(self, node: SimNode, machine: Machine) -> None:
         """Start a crashed node again under its name, with nothing in its memory."""
@@ -114,18 +115,14 @@ class Simulator:
         """Split the network: packets between different sides are lost; no sides heals it."""
         for node in self.nodes.values():
             node.side = sides.get(node.id, 0)
-        for node in self.nodes.values():
-            for lane in node.lanes.values():
-                lane.blocked = lane.source.side != lane.target.side
-                if lane.blocked:
-                    self.at(self.now + KEEPALIVE_S, lambda lane=lane: self._time_out(lane))  # type: ignore[misc]
+        self._links.partitioned()
 
     def clog(self, a: SimNode, b: NodeId, seconds: float) -> None:
         """Let nothing leave on the lane from `a` to `b` for a while."""
         lane = a.lanes.get(b)
         if lane is not None:
             lane.sent_until = max(lane.sent_until, self.now) + seconds
-            self._watch(lane)
+            self._links.watch(lane)
 
     # --- The loop -------------------------------------------------------------------------
 
@@ -176,8 +173,9 @@ class Simulator:
             observer.packet(node, event, self.now)
         did = effects[0] if effects else None
         copy = type(did) is Dropped and did.reason == "duplicate"
-        # What is dropped for another peer is a frame that its full queue had no room for.
-        refused = type(did) is Dropped and did.peer == event.sender and not copy
+        # What is dropped for another peer is a frame that its full queue had no room for; one
+        # that we may not read, or cannot, is carried all the same.
+        refused = type(did) is Dropped and did.peer == event.sender and did.reason not in _TAKEN
         if type(did) is Notice or refused:
             return
         if type(did) is Deliver or type(did) is Forward or (type(did) is Dropped and copy):
@@ -226,12 +224,9 @@ class Simulator:
 
     def _perform_rare(self, node: SimNode, effect: Effect | Raw) -> None:
         if type(effect) is Connect:
-            self._dial(node, effect.peer)
+            self._links.dial(node, effect.peer)
         elif type(effect) is Disconnect:
-            lane = node.lanes.pop(effect.peer, None)
-            if lane is not None:
-                self._linked(node, effect.peer, False, effect.reason)
-                self._close(lane, lane.delay_s, "closed")
+            self._links.hang_up(node, effect.peer, effect.reason)
         elif type(effect) is Published:
             self._publish(node, effect.head, effect.frame)
         elif type(effect) is Outcome:
@@ -240,6 +235,14 @@ class Simulator:
         elif type(effect) is Notice:
             if self._recorder is not None:
                 self._recorder.noted(self.now, node.id, effect.kind, effect.detail, effect.part)
+            if self.observer is not None:
+                self.observer.noticed(node, effect, self.now)
+        elif type(effect) is Learned or type(effect) is Answered:
+            self._tell_application(node, effect)
+        elif type(effect) is Store:
+            self._store(node, effect)
+        elif type(effect) is KeepKey:
+            node.disk.keep(effect)
         elif type(effect) is Raw:
             lane = node.lanes.get(effect.to)
             if lane is not None:
@@ -275,7 +278,7 @@ class Simulator:
     def _transmit(self, lane: Lane, event: Received) -> None:
         for at in arrivals(lane, len(event.data), self.now, self.faults, self._rng):
             self._push(at, lane.target, event, lane)
-        self._watch(lane)
+        self._links.watch(lane)
 
     def _send(self, node: SimNode, to: NodeId, message: Control) -> None:
         lane = node.lanes.get(to)
@@ -293,6 +296,21 @@ class Simulator:
         if self.observer is not None:
             self.observer.published(node, head, frame, self.now)
 
+    def _tell_application(self, node: SimNode, word: Learned | Answered) -> None:
+        if self.observer is not None:
+            self.observer.told(node, word, self.now)
+        self.application.told(node, word)
+
+    def _store(self, node: SimNode, change: Store) -> None:
+        """Write to the node's disk, unless it crashes before that is done."""
+        machine = node.machine
+
+        def written() -> None:
+            if node.alive and node.machine is machine:
+                self.tell(node, Stored(change.token, node.disk.store(change)))
+
+        self.at(self.now + WRITE_S, written)
+
     def _deliver(self, node: SimNode, deliver: Deliver) -> None:
         if self._recorder is None and self.observer is None:
             return
@@ -302,92 +320,8 @@ class Simulator:
             delay_ms = round(delay_s * 1000, 3)
             self._recorder.delivered(self.now, node.id, head, deliver.hops, delay_ms)
         if self.observer is not None:
+            self.observer.handed(node, deliver, self.now)
             self.observer.delivered(node, head, deliver.frame, deliver.hops, delay_s)
-
-    # --- Links ----------------------------------------------------------------------------
-
-    def _dial(self, node: SimNode, peer: NodeId) -> None:
-        machine = node.machine
-        other = self.nodes.get(peer)
-        if other is None:
-            self.at(self.now, lambda: self._dial_failed(node, machine, peer, "unknown"))
-            return
-        trip_s = self._underlay.delay_s(node.place, other.place)
-
-        def answer() -> None:
-            if not node.alive or node.machine is not machine or peer in node.lanes:
-                return
-            if other.side != node.side:
-                late = self.now + DIAL_TIMEOUT_S
-                self.at(late, lambda: self._dial_failed(node, machine, peer, "timeout"))
-            elif not other.alive:
-                self._dial_failed(node, machine, peer, "refused")
-            else:
-                self._open(node, other)
-
-        self.at(self.now + HANDSHAKE_TRIPS * trip_s, answer)
-
-    def _dial_failed(self, node: SimNode, machine: Machine, peer: NodeId, reason: str) -> None:
-        if node.machine is machine and peer not in node.lanes:
-            self._linked(node, peer, False, reason)
-            self.tell(node, LinkDown(peer, reason))
-
-    def _open(self, a: SimNode, b: SimNode) -> None:
-        for node, peer in ((a, b.id), (b, a.id)):
-            if peer in node.lanes:  # the end of a link whose other end died unnoticed
-                self._notice_end(node.lanes[peer], "replaced")
-        there = Lane(a, b, self._underlay.delay_s(a.place, b.place))
-        back = Lane(b, a, self._underlay.delay_s(b.place, a.place))
-        there.back, back.back = back, there
-        a.lanes[b.id], b.lanes[a.id] = there, back
-        rtt_s = there.delay_s + back.delay_s
-        for node, peer in ((a, b.id), (b, a.id)):
-            self._linked(node, peer, True, "")
-            if self._recorder is not None:
-                self._recorder.rtt(self.now, node.id, peer, rtt_s)
-            self.tell(node, LinkUp(peer, rtt_s))
-
-    def _close(self, lane: Lane, after_s: float, reason: str) -> None:
-        """End both lanes now, and let the far end notice after a while."""
-        lane.open = lane.back.open = False
-        self.at(self.now + after_s, lambda: self._notice_end(lane.back, reason))
-
-    def _notice_end(self, lane: Lane, reason: str) -> None:
-        node, peer = lane.source, lane.target.id
-        if node.lanes.get(peer) is lane:
-            del node.lanes[peer]
-            self._linked(node, peer, False, reason)
-            self.tell(node, LinkDown(peer, reason))
-
-    def _time_out(self, lane: Lane) -> None:
-        if lane.blocked and lane.open:
-            lane.open = lane.back.open = False
-            self._notice_end(lane, "timeout")
-            self._notice_end(lane.back, "timeout")
-
-    def _watch(self, lane: Lane) -> None:
-        """Tell a lane's sender when it fills up, and when it may send again."""
-        if lane.congested or lane.waiting_s(self.now) <= HIGH_MARK_S:
-            return
-        lane.congested = True
-        self.at(self.now, lambda: self._tell_lane(lane, Congested(lane.target.id)))
-        self._drain(lane)
-
-    def _drain(self, lane: Lane) -> None:
-        waiting_s = lane.waiting_s(self.now)
-        if waiting_s > LOW_MARK_S and lane.open:
-            self.at(self.now + waiting_s - LOW_MARK_S + 1e-6, lambda: self._drain(lane))
-            return
-        lane.congested = False
-        self._tell_lane(lane, Writable(lane.target.id))
-
-    def _tell_lane(self, lane: Lane, event: Event) -> None:
-        if lane.source.lanes.get(lane.target.id) is lane:
-            self.tell(lane.source, event)
-
-    def _linked(self, node: SimNode, peer: NodeId, up: bool, reason: str) -> None:
-        if self._recorder is not None:
-            self._recorder.linked(self.now, node.id, peer, up, reason)
 
     def snapshot(self, node: SimNode, part: StreamPart, neighbours: tuple[NodeId, ...]) -> None:
         """Record a node's neighbours."""

@@ -10,11 +10,10 @@ from anabranch.core.changes import CreateStream, DeleteStream, SetPermission
 from anabranch.core.errors import LocalError
 from anabranch.core.identity import Identity, KnownKeys
 from anabranch.core.machine import Store, Stored
-from anabranch.core.messages import WriteChange
 from anabranch.core.messages.registry import NETWORK
 from anabranch.core.registry_keeper import RegistryKeeper
 from anabranch.live.registry.sqlite import APPLICATION_ID, SCHEMA_VERSION, SqliteStore
-from chains import ENTRIES, NET, STREAM, WRITER, Writer, network_rows, stream_rows
+from chains import ENTRIES, NET, STREAM, Writer, network_rows, stream_rows
 from machines import KEYS, NODES, START
 
 
@@ -30,7 +29,7 @@ def fill(path: Path, rows: list[tuple[str, int, bytes]]) -> None:
     store.close()
 
 
-def test_changes_come_back_in_order(path: Path) -> None:
+def test_changes_come_back_in_the_order_in_which_they_came(path: Path) -> None:
     rows = stream_rows(STREAM, SetPermission(NODES[5], 1), DeleteStream())
     fill(path, [rows[0], *network_rows(*ENTRIES), *rows[1:]])
     store = SqliteStore(path)
@@ -41,34 +40,47 @@ def test_changes_come_back_in_order(path: Path) -> None:
 def test_a_keeper_that_restarts_from_the_file_has_the_same_heads(path: Path) -> None:
     fill(path, network_rows(*ENTRIES))
     store, writer = SqliteStore(path), Writer()
-    keeper: Any = RegistryKeeper(WRITER, NET, KEYS.verify, store.load())
+    keeper: Any = RegistryKeeper(NET, KEYS.verify, store.load())
     for at in range(70):
         action = CreateStream() if at == 0 else SetPermission(NODES[at % 30], 1 + at % 31)
         change = writer.next(action)
-        [effect] = keeper.receive(NODES[1], WriteChange(0, change), START)
+        [effect] = keeper.write(NODES[1], 0, change, START)
         assert type(effect) is Store
         store.store(effect.chain, effect.height, effect.change)
         keeper.stored(Stored(effect.token))
         writer.add(action)
     store.close()
     store = SqliteStore(path)
-    again: Any = RegistryKeeper(WRITER, NET, KEYS.verify, store.load())
+    again: Any = RegistryKeeper(NET, KEYS.verify, store.load())
     store.close()
     for chain in (STREAM, NETWORK):
-        assert again.state(chain).head == keeper.state(chain).head
+        assert again.history(chain).head == keeper.history(chain).head
     assert again.state(STREAM).permissions == keeper.state(STREAM).permissions
+
+
+def test_a_branch_comes_back_as_it_came_and_makes_the_same_head(path: Path) -> None:
+    writer = Writer().add(CreateStream())
+    other = writer.fork().add(SetPermission(NODES[5], 1), SetPermission(NODES[5], 2))
+    writer.add(SetPermission(NODES[6], 1))
+    came = [*other.changes, writer.changes[1]]  # the last one is not as deep as the one before
+    fill(path, [(STREAM, at, change) for at, change in enumerate(came, 1)])
+    store = SqliteStore(path)
+    keeper = RegistryKeeper(NET, KEYS.verify, store.load())
+    store.close()
+    both = writer.take(*other.changes).history
+    assert both.changes != came
+    assert keeper.history(STREAM).head == both.head
 
 
 def test_real_signatures_survive_the_file(path: Path) -> None:
     owner = Identity(b"\1" * 32)
     writer = Writer(f"0x{owner.node.hex()}/a")
-    change = writer.next(CreateStream(), owner)
-    fill(path, [(writer.state.chain, 1, change)])
+    change = writer.next(CreateStream(), signer=owner)
+    fill(path, [(writer.chain, 1, change)])
     store = SqliteStore(path)
     [(_, _, stored)] = store.load()
     store.close()
-    writer.state.apply(stored, KnownKeys().verify)
-    assert writer.state.height == 1
+    assert writer.history.add(stored, KnownKeys().verify)
 
 
 def test_two_trackers_cannot_share_a_file(path: Path) -> None:
@@ -91,7 +103,7 @@ def test_the_lock_is_held_before_anything_is_written(path: Path) -> None:
     first.close()
 
 
-def test_a_height_is_written_once(path: Path) -> None:
+def test_a_place_is_written_once(path: Path) -> None:
     store = SqliteStore(path)
     store.store(STREAM, 1, b"x")
     with pytest.raises(LocalError, match="UNIQUE"):

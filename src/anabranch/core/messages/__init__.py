@@ -5,39 +5,74 @@ meaning: 1 to 15 between neighbours, 16 to 31 between nodes and trackers, 32 to 
 registry.
 """
 
-from anabranch.core.messages.links import Bye, Got, Meet, SlowDown
+from anabranch.core.messages.links import (
+    Bye,
+    Got,
+    Introduce,
+    KeyAnswer,
+    KeyRequest,
+    Meet,
+    SlowDown,
+)
 from anabranch.core.messages.registry import (
     ChainChanged,
+    ChainHead,
     ChainList,
     ChainPage,
+    HeadList,
     ListChains,
+    ListHeads,
     ReadChain,
     WriteChange,
     Written,
 )
-from anabranch.core.messages.tracker import Contact, Instruction, Leave, Report, Status
-
-AboutParts = Meet | Bye | SlowDown | Got | Status | Instruction | Leave | Report
-AboutRegistry = (
-    ReadChain | ChainPage | WriteChange | Written | ListChains | ChainList | ChainChanged
+from anabranch.core.messages.tracker import (
+    Contact,
+    Instruction,
+    Leave,
+    Refused,
+    Report,
+    Status,
 )
-Control = AboutParts | AboutRegistry
+
+AboutParts = Meet | Bye | SlowDown | Got | Status | Instruction | Leave | Report | Refused
+AboutKeys = KeyRequest | KeyAnswer
+AboutRegistry = (
+    ReadChain
+    | ChainPage
+    | WriteChange
+    | Written
+    | ListChains
+    | ChainList
+    | ChainChanged
+    | ListHeads
+    | HeadList
+)
+Control = AboutParts | AboutKeys | AboutRegistry | Introduce
 
 __all__ = [
+    "AboutKeys",
     "AboutParts",
     "AboutRegistry",
     "Bye",
     "ChainChanged",
+    "ChainHead",
     "ChainList",
     "ChainPage",
     "Contact",
     "Control",
     "Got",
+    "HeadList",
     "Instruction",
+    "Introduce",
+    "KeyAnswer",
+    "KeyRequest",
     "Leave",
     "ListChains",
+    "ListHeads",
     "Meet",
     "ReadChain",
+    "Refused",
     "Report",
     "SlowDown",
     "Status",

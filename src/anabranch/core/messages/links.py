@@ -4,10 +4,25 @@ from typing import Annotated
 
 import msgspec
 
-from anabranch.core.ids import CHAIN_KEY_BYTES, ChainKey, StreamPart
+from anabranch.core.ids import (
+    CHAIN_KEY_BYTES,
+    MAX_TIMESTAMP_MS,
+    NODE_ID_BYTES,
+    ChainKey,
+    NodeId,
+    StreamPart,
+)
 
 MAX_RECENT_MS = 60_000
 MAX_PAUSE_MS = 1_000
+SIGNATURE_BYTES = 64
+TICKET_BYTES = 16
+MAX_KEY_REQUEST_BYTES = 1_024
+MAX_KEY_ANSWER_BYTES = 4 * 1_024
+MAX_KEY_HOPS = 64
+
+Signature = Annotated[bytes, msgspec.Meta(min_length=SIGNATURE_BYTES, max_length=SIGNATURE_BYTES)]
+RequestTicket = Annotated[bytes, msgspec.Meta(min_length=TICKET_BYTES, max_length=TICKET_BYTES)]
 
 
 class Meet(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=1):
@@ -42,3 +57,29 @@ class Got(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=Tr
     part: StreamPart
     chain: Annotated[ChainKey, msgspec.Meta(min_length=CHAIN_KEY_BYTES, max_length=CHAIN_KEY_BYTES)]
     number: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+
+
+class Introduce(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=5):
+    """The first word on every link: for which user this node acts, and that user's signature."""
+
+    user: Annotated[NodeId, msgspec.Meta(min_length=NODE_ID_BYTES, max_length=NODE_ID_BYTES)]
+    until_ms: Annotated[int, msgspec.Meta(ge=0, le=MAX_TIMESTAMP_MS)]
+    signature: Signature
+
+
+class KeyRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=6):
+    """A subscriber asks the publisher of `chain` for group keys: pass it on towards there."""
+
+    part: StreamPart
+    chain: Annotated[ChainKey, msgspec.Meta(min_length=CHAIN_KEY_BYTES, max_length=CHAIN_KEY_BYTES)]
+    ticket: RequestTicket
+    hops: Annotated[int, msgspec.Meta(ge=1, le=MAX_KEY_HOPS)]
+    request: Annotated[bytes, msgspec.Meta(max_length=MAX_KEY_REQUEST_BYTES)]
+
+
+class KeyAnswer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=7):
+    """The publisher's answer, sealed to the subscriber: it goes back the way the request came."""
+
+    part: StreamPart
+    ticket: RequestTicket
+    answer: Annotated[bytes, msgspec.Meta(max_length=MAX_KEY_ANSWER_BYTES)]

@@ -16,6 +16,7 @@ MAX_PAGE_CHANGES = 64
 MAX_PAGE_BYTES = 64 * 1024
 MAX_LISTED = 100
 MAX_PROBLEM = 255
+NO_HASH = bytes(HASH_BYTES)
 
 Ticket = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 Height = Annotated[int, msgspec.Meta(ge=0, le=(1 << 40))]
@@ -27,11 +28,16 @@ Problem = Annotated[str, msgspec.Meta(max_length=MAX_PROBLEM)]
 
 
 class ReadChain(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=32):
-    """Tell me the changes of a chain after the first `after`, and then whenever it changes."""
+    """Tell me the changes of a chain after the first `after`, and then whenever it changes.
+
+    `head` is the head that these first changes leave. Where it is another with whoever answers,
+    the answer begins with the first change of all.
+    """
 
     ticket: Ticket
     chain: Chain
     after: Height = 0
+    head: Annotated[bytes, msgspec.Meta(max_length=HASH_BYTES)] = b""
 
 
 class ChainPage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=33):
@@ -83,7 +89,36 @@ class ChainList(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 class ChainChanged(
     msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=38
 ):
-    """To everyone who read a chain: it has `height` changes now."""
+    """To everyone who read a chain: it has `height` changes now, which leave this head."""
 
     chain: Chain
     height: Height
+    head: Hash = NO_HASH
+
+
+class ListHeads(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=39):
+    """One tracker to another: name all chains after `after`, with their heads.
+
+    `digest` is that of all heads the asker has: who has the same digest says just that.
+    """
+
+    ticket: Ticket
+    after: Chain = ""
+    digest: Hash = NO_HASH
+
+
+class ChainHead(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """How far a chain goes with who says so."""
+
+    chain: Chain
+    height: Height
+    head: Hash
+
+
+class HeadList(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=40):
+    """Some chains, sorted; `more` says that others follow, `same` that all are as the asker's."""
+
+    ticket: Ticket
+    heads: Annotated[tuple[ChainHead, ...], msgspec.Meta(max_length=MAX_LISTED)] = ()
+    more: bool = False
+    same: bool = False

@@ -9,6 +9,7 @@ from anabranch.core.ids import NODE_ID_BYTES, NodeId, StreamPart
 MAX_NEIGHBOURS = 64
 MAX_ADDRESS_LENGTH = 255
 MAX_RTT_US = 60_000_000
+MAX_REASON = 64
 
 Node = Annotated[NodeId, msgspec.Meta(min_length=NODE_ID_BYTES, max_length=NODE_ID_BYTES)]
 Nodes = Annotated[tuple[Node, ...], msgspec.Meta(max_length=MAX_NEIGHBOURS)]
@@ -70,3 +71,10 @@ class Report(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     delay_p50_us: DelayUs = 0
     delay_p99_us: DelayUs = 0
     cpu_ms: Count = 0  # of the whole process
+
+
+class Refused(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=20):
+    """A tracker's word to a node: you have no place in this overlay, and why."""
+
+    part: StreamPart
+    reason: Annotated[str, msgspec.Meta(max_length=MAX_REASON)]

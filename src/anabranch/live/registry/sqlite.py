@@ -1,4 +1,4 @@
-"""The registry of a tracker in one SQLite file: every change of every chain, in order.
+"""The registry of a tracker in one SQLite file: every change of every chain, as they came.
 
 A change is on the disk when `store` returns: the log is written ahead and synchronised at every
 commit. One tracker holds the file for as long as it runs, so that two cannot write two histories.
@@ -10,14 +10,14 @@ from pathlib import Path
 from anabranch.core.errors import LocalError
 
 APPLICATION_ID = 0x414E4142  # "ANAB"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 _SCHEMA = """
 CREATE TABLE changes (
     chain TEXT NOT NULL,
-    height INTEGER NOT NULL,
+    sequence INTEGER NOT NULL,
     change BLOB NOT NULL,
-    PRIMARY KEY (chain, height)
+    PRIMARY KEY (chain, sequence)
 ) WITHOUT ROWID
 """
 
@@ -45,19 +45,21 @@ class SqliteStore:
             raise
 
     def load(self) -> list[tuple[str, int, bytes]]:
-        """Return every change, chain by chain, each from its first."""
+        """Return every change, chain by chain, in the order in which they were stored."""
         try:
             rows = self._database.execute(
-                "SELECT chain, height, change FROM changes ORDER BY chain, height"
+                "SELECT chain, sequence, change FROM changes ORDER BY chain, sequence"
             ).fetchall()
         except sqlite3.Error as error:
             raise _explain(self.path, error) from error
-        return [(chain, height, bytes(change)) for chain, height, change in rows]
+        return [(chain, sequence, bytes(change)) for chain, sequence, change in rows]
 
-    def store(self, chain: str, height: int, change: bytes) -> None:
+    def store(self, chain: str, sequence: int, change: bytes) -> None:
         """Write one change; it is on the disk when this returns."""
         try:
-            self._database.execute("INSERT INTO changes VALUES (?, ?, ?)", (chain, height, change))
+            self._database.execute(
+                "INSERT INTO changes VALUES (?, ?, ?)", (chain, sequence, change)
+            )
         except sqlite3.Error as error:
             raise _explain(self.path, error) from error
 

@@ -1,0 +1,83 @@
+"""A node's machines, put together: the registry it reads, its mandate, its keys, its Peer.
+
+Before that, the trackers are found that it reads the registry from.
+"""
+
+import asyncio
+import os
+import random
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+
+from anabranch.core.identity import Identity, KnownKeys
+from anabranch.core.ids import NodeId
+from anabranch.core.key_exchange import KeyExchange
+from anabranch.core.machine import KeepKey
+from anabranch.core.mandate import introduce
+from anabranch.core.messages import Contact
+from anabranch.core.peer import Peer
+from anabranch.core.registry_reader import RegistryReader
+from anabranch.live.errors import NetworkUnreachable
+from anabranch.live.transports import Transport, TransportError
+from anabranch.overlays import OVERLAYS
+
+MAX_FOUND = 4  # trackers that are looked for at once
+FIND_MORE_S = 0.5  # how long others may take once one is found
+
+
+async def find_trackers(transport: Transport, urls: Sequence[str]) -> list[Contact]:
+    """Reach one tracker, and others if that is quickly done: the one might be false."""
+
+    async def find(url: str) -> Contact:
+        return Contact(await transport.find(url), url)
+
+    trying = [asyncio.create_task(find(url)) for url in urls[:MAX_FOUND]]
+    found: dict[NodeId, Contact] = {}
+    try:
+        for reached in asyncio.as_completed(trying):
+            with suppress(TransportError):
+                contact = await reached
+                found[contact.node] = contact
+                break
+        await asyncio.wait(trying, timeout=FIND_MORE_S)
+    finally:
+        for task in trying:
+            task.cancel()
+    outcomes = await asyncio.gather(*trying, return_exceptions=True)
+    found |= {each.node: each for each in outcomes if isinstance(each, Contact)}
+    if not found:
+        raise NetworkUnreachable("; ".join(str(outcome) for outcome in outcomes))
+    return list(found.values())
+
+
+def assemble(
+    identity: Identity,
+    node: NodeId,
+    network: bytes,
+    found: Sequence[Contact],
+    address: str,
+    kept: Iterable[KeepKey],
+    patience_s: float,
+) -> tuple[RegistryReader, Peer]:
+    """Return the machines of a node that acts for a user, and has found trackers."""
+    curve = KnownKeys()
+    rng = random.Random(int.from_bytes(os.urandom(16)))
+    registry = RegistryReader(network, curve.verify, found[0], rng, found[1:])
+    peer = Peer(
+        identity,
+        curve.verify,
+        registry.directory,
+        OVERLAYS,
+        rng,
+        os.urandom,
+        address,
+        node=node,
+        network=network,
+        mandate=partial(introduce, identity, network, node),
+        permits=registry,
+        services=[registry],
+        keys=partial(KeyExchange, identity, curve, os.urandom, network, registry, kept),
+        patience_s=patience_s,
+    )
+    return registry, peer
