@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec.inspect as mi
+import trusted
+from choices import Choices
 from register import Register
 
 from anabranch.core import codec, frames
 from anabranch.core.errors import RemoteError
-from anabranch.core.identity import CheapKeys
 from anabranch.core.ids import NodeId, StreamPart, chain_key, number_of, part_key, show, stream_part
 from anabranch.core.machine import (
     Congested,
@@ -44,7 +45,7 @@ from anabranch.core.machine import (
     Wakeup,
     Writable,
 )
-from anabranch.core.messages import Contact, Instruction, Meet
+from anabranch.core.messages import Contact, Instruction, KeyRequest, Meet
 from anabranch.core.overlay import Directory, PartSettings
 from anabranch.core.peer import Peer
 from anabranch.core.tracker import Tracker
@@ -59,7 +60,7 @@ MAX_STEPS = 32
 MEASURE_EVERY = 8  # events
 WAKEUPS_AT_ONCE = 8
 
-KEYS = CheapKeys()
+KEYS = trusted.KEYS
 SIGNERS = [KEYS.identity(bytes([name])) for name in range(1, 8)]
 ME, TRACKER, *NEIGHBOURS = [signer.node for signer in SIGNERS]
 NODES = [ME, TRACKER, *NEIGHBOURS]
@@ -79,35 +80,6 @@ def recorded_packets() -> list[bytes]:
 
 
 RECORDED = recorded_packets()
-
-
-class Choices:
-    """Decisions read from bytes; when these run out, every decision is the first one."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    def __bool__(self) -> bool:
-        return self._at < len(self._data)
-
-    def bytes(self, count: int) -> bytes:
-        """Take bytes as they stand."""
-        begin = self._at
-        self._at = begin + count
-        return self._data[begin : self._at]
-
-    def below(self, end: int) -> int:
-        """Choose a number from 0 to end - 1, where end is at most 65536."""
-        return int.from_bytes(self.bytes(1 if end <= 256 else 2)) % end
-
-    def pick(self, options: Sequence[T]) -> T:
-        """Choose one of these."""
-        return options[self.below(len(options))]
-
-    def one_in(self, count: int) -> bool:
-        """Say yes now and then."""
-        return self.below(256) % count == count - 1
 
 
 # --- Packets, nearly right ------------------------------------------------------------------
@@ -167,13 +139,26 @@ def data_packet(choices: Choices) -> bytes:
     previous = choices.pick([first - 1, 0, first - 3, first - 10])
     numbers = [first, first + 1, first + 2 + choices.below(4)][: 1 + choices.below(3)]
     drafts = [(number, Draft(bytes(choices.below(4)))) for number in numbers]
-    frame = frames.build(part_key(choices.pick(PARTS)), chain, previous, drafts, signer.sign)
+    lock = trusted.LOCK if choices.one_in(3) else None
+    frame = frames.build(part_key(choices.pick(PARTS)), chain, previous, drafts, signer.sign, lock)
     return codec.carry_head(choices.pick([1, 1, 0]), bytes(choices.below(3))) + frame
+
+
+def words(choices: Choices) -> bytes:
+    """Ask for a key, or introduce somebody, well signed: in the sender's name or another's."""
+    signer = choices.pick(SIGNERS[1:])
+    if choices.below(2):
+        return codec.encode(trusted.introduction(signer, choices.pick(NODES), START_S))
+    part, chain = choices.pick(PARTS), chain_key(choices.pick(NODES), choices.below(2))
+    publisher, key_id = choices.pick(NODES), trusted.LOCK.key.id
+    asked = trusted.key_request(signer, part.stream, publisher, key_id, START_S)
+    ticket = bytes([choices.below(4)]) * 16
+    return codec.encode(KeyRequest(part, chain, ticket, 1 + choices.below(4), asked))
 
 
 def packet(choices: Choices) -> bytes:
     """Make what a peer could send."""
-    make = choices.pick([control_packet, data_packet, control_packet, data_packet, None])
+    make = choices.pick([control_packet, data_packet, control_packet, data_packet, words, None])
     good = choices.pick(RECORDED) if make is None else make(choices)
     return edited(good, choices) if choices.one_in(4) else good
 
@@ -188,6 +173,7 @@ def check_packet(data: bytes) -> None:
     if message is not None:
         assert codec.decode(codec.encode(message)) == message
     check_frame(data)
+    trusted.read_all(data)
     start = read(codec.frame_start, data)
     if start is not None:
         check_frame(data[start:])
@@ -203,6 +189,7 @@ def read(function: Callable[[bytes], T], data: bytes) -> T | None:
 
 def check_frame(data: bytes) -> None:
     """Open a frame, make it anew from what it held, and open that."""
+    read(lambda locked: frames.messages(locked, trusted.LOCK.key.secret), data)
     head, opened = read(frames.peek, data), read(frames.messages, data)
     if head is None or opened is None:
         assert opened is None
@@ -328,7 +315,7 @@ def peer_conversation(choices: Choices) -> None:
     known: Directory = directory
     if choices.below(2):  # with a registry that changes
         register = Register(PARTS[0], TRACKER, directory)
-        known, options = register.directory, {"permits": register, "services": [register]}
+        known, options = register.directory, trusted.peer_options(SIGNERS[0], register, rng)
     signer, entropy = SIGNERS[0], rng.randbytes
     world = World(Peer(signer, KEYS.verify, known, OVERLAYS, rng, entropy, **options))
     world.tell(Subscribe(PARTS[0]))
@@ -350,6 +337,15 @@ def tracker_conversation(choices: Choices) -> None:
     converse(world, choices, ())
 
 
+def registry_conversation(choices: Choices) -> None:
+    """Talk to a tracker that keeps a registry."""
+    world = World(trusted.Disked(TRACKER, NEIGHBOURS[-1]))
+    world.tell(Wakeup())
+    for node in NEIGHBOURS:
+        world.link(node, True)
+    converse(world, choices, [Congested, Writable])
+
+
 def converse(world: World, choices: Choices, others: Sequence[Callable[[NodeId], Event]]) -> None:
     """Go on until the input ends."""
     for _ in range(MAX_STEPS):
@@ -360,7 +356,13 @@ def converse(world: World, choices: Choices, others: Sequence[Callable[[NodeId],
     world.measure()
 
 
-WAYS = [plain_bytes, near_packets, peer_conversation, tracker_conversation]
+WAYS = [
+    plain_bytes,
+    near_packets,
+    peer_conversation,
+    tracker_conversation,
+    registry_conversation,
+]
 
 
 def check(data: bytes) -> None:
@@ -372,5 +374,5 @@ def check(data: bytes) -> None:
 def first_inputs() -> list[bytes]:
     """Return inputs to begin with: good packets, and conversations of every kind."""
     rng = random.Random(1)
-    talks = [bytes([way]) + rng.randbytes(200) for way in (1, 2, 3) for _ in range(20)]
+    talks = [bytes([way]) + rng.randbytes(200) for way in (1, 2, 3, 4) for _ in range(20)]
     return [bytes([0]) + good for good in RECORDED] + talks

@@ -1,11 +1,13 @@
 """A registry that changes its mind with every message: who may publish, and what there is."""
 
+from anabranch.core.changes import CreateStream, Right
 from anabranch.core.errors import RemoteError
 from anabranch.core.ids import NodeId, StreamPart
 from anabranch.core.machine import Effect, Learned, Send
 from anabranch.core.messages import ChainChanged, ChainPage, Control, ReadChain
 from anabranch.core.messages.registry import NETWORK
 from anabranch.core.overlay import Directory, PartSettings
+from anabranch.core.registry import StreamState
 from anabranch.core.service import Service
 
 
@@ -36,6 +38,21 @@ class Register(Service):
     def permits(self, part: StreamPart, publisher: NodeId, now: float) -> bool:
         """Permit some, now and then."""
         return (self._turn + publisher[0]) % 2 == 0
+
+    def may(self, stream: str, user: NodeId, right: Right, now: float) -> bool:
+        """Say yes as often as no."""
+        return (self._turn + user[0] + right) % 2 == 0
+
+    def stream(self, name: str) -> StreamState | None:
+        """Know a stream that is private, public, or not there."""
+        state = StreamState(name, bytes(32)) if self._turn % 3 else None
+        if state is not None and self._turn % 2:
+            state.act(CreateStream(public=self._turn % 4))
+        return state
+
+    def confirmed_at(self, stream: str) -> float:
+        """Have heard of everything, or of nothing."""
+        return float("inf") if self._turn % 2 else 0.0
 
     def doubt(self, stream: str, now: float) -> list[Effect]:
         """Ask the keeper, if the mood is right."""
