@@ -132,6 +132,23 @@ def test_a_frame_whose_key_never_comes_is_dropped_in_the_end_and_counted() -> No
     assert world.read(2) == [b"two"]
 
 
+def test_who_reads_no_more_and_only_carries_waits_for_no_key() -> None:
+    world = line(2, 2)
+    world.fate = losing(KeyAnswer)
+    world.publish(1, b"one")
+    asked = len(world.requests())
+    world.do(2, Subscribe(PART, reads=False))
+    assert world.dropped(2) == [NO_KEY]
+    world.wait(HOLD_S)
+    world.publish(1, b"two")
+    assert len(world.requests()) == asked
+    world.fate = as_it_is
+    world.do(2, Subscribe(PART))
+    world.publish(1, b"three")
+    carried, opened = world._of(2, Deliver)
+    assert (carried.key, bool(opened.key)) == (b"", True)
+
+
 def test_each_request_is_a_new_one() -> None:
     world = line(2, 2)
     world.fate = losing(KeyAnswer)

@@ -287,10 +287,14 @@ def test_a_line_that_is_full_takes_no_more(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_keeper_that_is_full_takes_no_new_chain(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = keeper(stream_rows())
     monkeypatch.setattr(registry_keeper, "MAX_CHAINS", 2)
-    [refused] = write(kept, Writer(SECOND).next(CreateStream()))
+    stranger = SIGNERS[5]
+    theirs = Writer(f"{show(stranger.node)}/new").next(CreateStream(), signer=stranger)
+    [refused] = write(kept, theirs)
     assert refused.message.problem.startswith("full")
     more = Writer().add(CreateStream(public=3)).next(DeleteStream())
     assert write(kept, more) == [Store(1, STREAM, 2, more)]
+    own = Writer(SECOND).next(CreateStream())  # the network's owner is not kept out by others
+    assert write(kept, own) == [Store(2, SECOND, 1, own)]
 
 
 # --- The disk -------------------------------------------------------------------------------

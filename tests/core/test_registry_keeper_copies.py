@@ -24,7 +24,7 @@ from chains import (
     Writer,
     network_rows,
 )
-from machines import KEYS, NODES, START
+from machines import KEYS, NODES, SIGNERS, START
 
 ANN, BEN = NODES[1:3]
 
@@ -97,14 +97,15 @@ def test_who_gives_us_what_does_not_fit_loses_its_link_and_the_others_do_not() -
 
 
 def test_a_chain_that_is_full_is_nobodys_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "MAX_CHANGES", 2)
-    writer = Writer().add(CreateStream(), SetPermission(ANN, 1))
+    helper = SIGNERS[5]
+    writer = Writer().add(CreateStream(), SetPermission(helper.node, 4))
     kept, more = keeper(writer.rows()), writer.fork()
-    monkeypatch.setattr(history, "MAX_CHANGES", 3)
-    more.add(SetPermission(ANN, 2))
+    more.add(SetPermission(ANN, 2), signer=helper)
     monkeypatch.setattr(history, "MAX_CHANGES", 2)
     [notice] = kept.copy(COPIER, STREAM, more.changes[2])
     assert (notice.kind, kept.sizes()["copies in line"][0]) == ("registry-full", 0)
+    own = writer.fork().add(SetPermission(helper.node, 0)).changes[2]
+    assert type(kept.copy(COPIER, STREAM, own)[0]) is Store
 
 
 def test_a_copy_is_of_the_chain_it_is_read_from_and_signed() -> None:
@@ -135,6 +136,6 @@ def test_room_for_copies_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not kept.has_room
     kept.stored(Stored(store.token))
     assert kept.has_room
-    monkeypatch.setattr(registry_keeper, "MAX_CHAINS", 2)
+    monkeypatch.setattr(registry_keeper, "MAX_COPIED_CHAINS", 2)
     [notice] = kept.copy(COPIER, SECOND, Writer(SECOND).next(CreateStream()))
     assert notice.kind == "registry-full"

@@ -78,7 +78,7 @@ def test_what_is_not_answered_is_put_to_others_who_may_all_answer() -> None:
     assert requests.answer(COPIER, Written(1, 3)) == ([], "")
 
 
-def test_what_one_refuses_another_is_asked_and_the_last_word_counts() -> None:
+def test_what_one_refuses_another_is_asked_and_the_first_of_two_refusals_counts() -> None:
     both, no, never = [WRITER, COPIER], Written(1, 0, "forbidden: no"), Written(1, 0, "never")
     requests = asked(WRITE)
     assert requests.answer(WRITER, no, both) == ([], STREAM)
@@ -88,7 +88,14 @@ def test_what_one_refuses_another_is_asked_and_the_last_word_counts() -> None:
     requests = asked(WRITE)
     requests.answer(WRITER, no, both)
     requests.send(both, START)
-    assert requests.answer(COPIER, never, both)[0] == [Answered(7, Written(40, 0, "never"))]
+    assert requests.answer(COPIER, never, both)[0] == [Answered(7, Written(40, 0, no.problem))]
+    stale = Written(1, 0, "stale: read it")
+    for first, second in ((no, stale), (stale, no)):
+        requests = asked(WRITE)
+        requests.answer(WRITER, first, both)
+        requests.send(both, START)
+        [answered] = requests.answer(COPIER, second, both)[0]
+        assert answered == Answered(7, Written(40, 0, stale.problem))  # one may try again
     assert (len(requests), requests.wakeup_at) == (0, None)
 
 
@@ -98,7 +105,8 @@ def test_a_refusal_is_believed_when_nobody_else_answers() -> None:
     requests = asked(WRITE)
     requests.answer(WRITER, no, [WRITER, COPIER])
     requests.send([WRITER, COPIER], START)
-    assert requests.wake(START + REQUEST_S) == refused
+    assert requests.wake(START + NEXT_S) == refused
+    assert (len(requests), requests.wakeup_at) == (0, None)
 
 
 def test_what_one_has_written_the_others_are_shown() -> None:

@@ -156,7 +156,7 @@ def test_a_list_that_does_not_hold(names: list[str], more: bool, reason: str) ->
 
 
 def test_a_list_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replication, "MAX_CHAINS", 3)
+    monkeypatch.setattr(replication, "MAX_COPIED_CHAINS", 3)
     liar = Liar()
     asked: Any = liar.listing
     for at in range(4):

@@ -38,10 +38,10 @@ def test_all_that_are_there_are_found_and_each_once() -> None:
     assert Contact(B, "three") in found
 
 
-def test_no_more_are_tried_than_are_of_use() -> None:
-    doors = Doors({"0": A})
-    run(find_trackers(doors, [str(at) for at in range(9)]))
-    assert len(doors.knocked) == MAX_FOUND
+def test_the_last_of_many_is_found_and_of_many_a_few() -> None:
+    assert run(find_trackers(Doors({"8": A}), [str(at) for at in range(9)])) == [Contact(A, "8")]
+    many = Doors({str(at): NodeId(bytes([at]) * 20) for at in range(9)})
+    assert len(run(find_trackers(many, list(many.doors)))) == MAX_FOUND
 
 
 def test_if_nobody_is_there_all_problems_are_told() -> None:

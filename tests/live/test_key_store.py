@@ -100,10 +100,11 @@ def test_two_processes_share_a_store(tmp_path: Path) -> None:
 def test_a_store_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_store, "MAX_KEPT", 3)
     monkeypatch.setattr(key_store, "MAX_LOADED", 2)
+    monkeypatch.setattr(key_store, "CLEAN_EVERY", 5)
     path = filled(tmp_path / "keys.sqlite", *(key(at) for at in range(6)))
     assert load(path) == [key(4), key(5)]
     database = sqlite3.connect(path)
-    assert database.execute("SELECT count(*) FROM group_keys").fetchone() == (3,)
+    assert database.execute("SELECT count(*) FROM group_keys").fetchone() == (3,)  # cleaned last
     database.close()
 
 

@@ -38,6 +38,8 @@ class Attendance:
         """Deliver what comes in a part."""
         state, effects = self._attend(event.part, now)
         if state is not None:
+            if state.reads and not event.reads and self._keys is not None:
+                effects += self._keys.leave(state, now)
             state.subscribed, state.reads = True, event.reads
         return effects
 

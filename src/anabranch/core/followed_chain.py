@@ -40,6 +40,7 @@ class FollowedChain:
     """A chain that we keep up to date, and what each tracker has shown us of it."""
 
     def __init__(self, chain: str, network: bytes, now: float) -> None:
+        self._is_full = False  # others have more changes than we can take
         self.history = History(chain, network)
         self.known = False  # those whom we ask have answered at least once
         self.told = b""  # the head that was told last
@@ -85,15 +86,15 @@ class FollowedChain:
         if page.after != view.after:
             view.restarts += 1
             head = history.network
-        before = history.height
+        before, skipped = history.height, 0
         try:
             for encoded in changes:
-                history.add(encoded, verify)
+                skipped += self._is_one_too_many(encoded, verify)
                 head = roll(head, encoded)
         finally:
             if history.height > before:
                 self._grew(now)
-        if after > history.height:
+        if after > history.height and not (skipped or self._is_full):
             raise RemoteError("wrong-page", "one change twice")
         view.after, view.head = after, head
         if after < page.height:
@@ -109,6 +110,17 @@ class FollowedChain:
         view.restarts = 0
         view.answered_at = asked_at
         return DONE
+
+    def _is_one_too_many(self, encoded: bytes, verify: Verify) -> bool:
+        """Add a change; a chain that somebody has filled up is no fault of who shows it to us."""
+        try:
+            self.history.add(encoded, verify)
+        except RemoteError as error:
+            if error.reason != "full":
+                raise
+            self._is_full = True
+            return True
+        return False
 
     def lacking_since(self, tracker: NodeId) -> float | None:
         """Return since when we have had more changes than a tracker has; None: it has them all.

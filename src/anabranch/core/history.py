@@ -8,6 +8,7 @@ that two who have the same head have the same changes, in the same order, and th
 
 import copy
 import hashlib
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Sequence
 
@@ -30,7 +31,7 @@ from anabranch.core.resolution import Entry, resolve, weigh
 
 MAX_DEPTH = 10_000  # of a chain: in a line that is how many changes it may have,
 OTHERS_DEPTH = 8_000  # and here only the owner may add more, who can thus always take rights back
-MAX_CHANGES = 4 * MAX_DEPTH  # of all branches together: nobody honest comes near
+MAX_CHANGES = MAX_DEPTH + 2_000  # of all branches together, but for the owner's own
 MAX_STATES = 16  # that are remembered for those who know less than we do
 
 _HEAD_DOMAIN = b"anabranch head v1\0"
@@ -52,6 +53,7 @@ class History:
         self._states: OrderedDict[tuple[bytes, ...], ChainState] = OrderedDict()  # after these
         self._order: list[Entry] = []  # canonical, as are the next two
         self._changes: list[bytes] = []
+        self._new: list[Entry] = []  # that have no place in the order yet
         self._heads = [network]  # what the first so many changes leave
         self._state: ChainState | None = new_state(chain, network)  # None: to be worked out
         owner = self._state.owner if isinstance(self._state, StreamState) else None
@@ -132,10 +134,7 @@ class History:
             self._tips.pop(parent, None)
         self._tips[entry.hash] = None
         self._remember((entry.hash,), state)
-        if in_line and len(self._order) + 1 == len(self._entries):
-            self._order.append(entry)
-            self._changes.append(encoded)
-            self._heads.append(roll(self._heads[-1], encoded))
+        self._new.append(entry)
         self._state = state if in_line else None
         return True
 
@@ -145,7 +144,7 @@ class History:
         twin._entries, twin._tips = dict(self._entries), dict(self._tips)
         twin._states = self._states.copy()
         twin._order, twin._changes = list(self._order), list(self._changes)
-        twin._heads = list(self._heads)
+        twin._heads, twin._new = list(self._heads), list(self._new)
         return twin
 
     # --- One change -----------------------------------------------------------------------
@@ -162,8 +161,6 @@ class History:
             assert state.genesis is not None
             created_ms = state.genesis.created_ms
             return Entry(0, self.network, encoded, None, 1, created_ms, (), {}), state
-        if self.height >= MAX_CHANGES:
-            raise RemoteError("full", f"a chain has at most {MAX_CHANGES} changes")
         change = decode_change(encoded)
         named = self._check_place(change)
         check_signature(encoded, change, self.network, verify)
@@ -208,6 +205,8 @@ class History:
     def _check_room(self, change: Change) -> None:
         """Depth is the change's own, so that all who read it agree whether there is room."""
         is_owner = self._owner in (None, change.author)
+        if not is_owner and self.height >= MAX_CHANGES:
+            raise RemoteError("full", f"a chain has at most {MAX_CHANGES} changes")
         if change.depth > (MAX_DEPTH if is_owner else OTHERS_DEPTH):
             raise RemoteError("full", f"{change.depth} changes, one after the other, are too many")
 
@@ -225,12 +224,15 @@ class History:
 
     def _arrange(self) -> None:
         """Put all changes in their order anew, if some came that do not stand at the end."""
-        if len(self._order) == len(self._entries):
+        if not self._new:
             return
-        self._order = sorted(self._entries.values(), key=lambda entry: entry.place)
-        self._changes = [entry.encoded for entry in self._order]
-        self._heads = [self.network]
-        for encoded in self._changes:
+        first = min(entry.place for entry in self._new)
+        at = bisect_left(self._order, first, key=lambda entry: entry.place)
+        tail = sorted([*self._order[at:], *self._new], key=lambda entry: entry.place)
+        self._order[at:], self._new = tail, []
+        self._changes[at:] = [entry.encoded for entry in tail]
+        del self._heads[at + 1 :]
+        for encoded in self._changes[at:]:
             self._heads.append(roll(self._heads[-1], encoded))
 
 

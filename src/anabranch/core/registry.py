@@ -200,6 +200,11 @@ class NetworkState(ChainState):
         self.trackers: tuple[TrackerEntry, ...] = ()
         self.storage: tuple[TrackerEntry, ...] = ()
 
+    @property
+    def owner(self) -> NodeId | None:
+        """Who may change it; None: it has not begun."""
+        return self.genesis.owner if self.genesis is not None else None
+
     def begin(self, encoded: bytes) -> None:
         """Take the genesis record, which is right if its hash is the network's name."""
         if network_name(encoded) != self.network:

@@ -41,7 +41,8 @@ from anabranch.core.registry import STALE, ChainState, NetworkState, StreamState
 from anabranch.core.rendezvous import settings_of
 from anabranch.core.watches import Watches
 
-MAX_CHAINS = 100_000
+MAX_CHAINS = 100_000  # that authors may begin; others' trackers may have some more
+MAX_COPIED_CHAINS = 2 * MAX_CHAINS
 MAX_IN_LINE = 1_024  # changes that authors have asked for and that wait for the disk
 MAX_COPIES_IN_LINE = 32_768  # changes that other trackers gave us and that wait for the disk
 MAX_SKEW_MS = 300_000  # how far the clock of a change's author may be from ours
@@ -167,7 +168,7 @@ class RegistryKeeper:
     def sizes(self) -> Sizes:
         """Return every bounded table with its bound."""
         return {
-            "chains": (len(self._chains), MAX_CHAINS),
+            "chains": (len(self._chains), MAX_COPIED_CHAINS),
             "changes in line": (self._in_line, MAX_IN_LINE),
             "copies in line": (self._copies_in_line, MAX_COPIES_IN_LINE),
             **self._quotas.sizes(),
@@ -207,8 +208,8 @@ class RegistryKeeper:
         names = self.streams()
         low = max(bisect_left(names, message.prefix), bisect_right(names, message.after))
         high = max(low, bisect_left(names, message.prefix + "\x7f"))
-        some = tuple(names[low : min(high, low + MAX_LISTED)])
-        return ChainList(message.ticket, some, high - low > MAX_LISTED)
+        some = names[low : min(high, low + MAX_LISTED)]
+        return ChainList(message.ticket, tuple(some), high - low > MAX_LISTED)
 
     def _list_heads(self, sender: NodeId, message: ListHeads) -> HeadList:
         self._watches.add_all(sender, self.is_tracker(sender))
@@ -248,14 +249,15 @@ class RegistryKeeper:
             return [refuse(sender, ticket, "clock: set yours right; it is minutes off")]
         if self._in_line >= MAX_IN_LINE:
             return [refuse(sender, ticket, "busy: try again in a moment")]
-        if change.chain not in self._chains and len(self._chains) >= MAX_CHAINS:
+        is_new = change.chain not in self._chains
+        if is_new and len(self._chains) >= MAX_CHAINS and change.author != self.network_state.owner:
             return [refuse(sender, ticket, f"full: this keeper has {MAX_CHAINS} chains")]
         self._in_line += 1
         return self._stand_in_line(change.chain, _InLine(encoded, sender, ticket, now))
 
     def copy(self, origin: NodeId, chain: str, encoded: bytes) -> list[Effect]:
         """Add a change that a tracker gave us; `check_copy` has found it signed."""
-        if chain not in self._chains and len(self._chains) >= MAX_CHAINS:
+        if chain not in self._chains and len(self._chains) >= MAX_COPIED_CHAINS:
             return [Notice(None, "registry-full", f"{chain} is one chain too many")]
         assert self._copies_in_line < MAX_COPIES_IN_LINE
         self._copies_in_line += 1
@@ -281,11 +283,11 @@ class RegistryKeeper:
         effects: list[Effect] = []
         if not event.problem:
             self._add(kept.history, done.change)
-            height = kept.history.height
+            chain, height, head = kept.history.chain, kept.history.height, kept.history.head
+            self._heads.set(chain, head)
             if done.ticket is not None:
                 effects.append(Send(done.sender, Written(done.ticket, height)))
-            changed = ChainChanged(kept.history.chain, height, kept.history.head)
-            told = self._watches.of(kept.history.chain)
+            changed, told = ChainChanged(chain, height, head), self._watches.of(chain)
             gave = done.sender if done.ticket is None else None  # it need not hear of it
             effects += [Send(watcher, changed) for watcher in told if watcher != gave]
         else:
@@ -306,9 +308,9 @@ class RegistryKeeper:
                 if not history.has(entry.change):
                     if entry.ticket is not None:
                         _examine(history, entry.change)
-                        genesis = self.network_state.genesis
-                        owner = genesis.owner if genesis is not None else None
-                        self._quotas.charge(history, entry.change, owner, entry.asked_at)
+                        self._quotas.charge(
+                            history, entry.change, self.network_state.owner, entry.asked_at
+                        )
                     else:
                         history.examine(entry.change, _checked_already)
                     self._token += 1
@@ -358,7 +360,6 @@ class RegistryKeeper:
         is_new = history.add(encoded, _checked_already)
         if is_new:
             self._quotas.count(history.chain, encoded)
-        self._heads.set(history.chain, history.head)
         self._changed[history.chain] = None
         return is_new
 
@@ -378,6 +379,8 @@ class RegistryKeeper:
                     f"of {chain} does not hold ({error}): restore the file from a copy, or move it "
                     "away and let the tracker copy the registry from another one"
                 ) from error
+        for chain in self._changed:
+            self._heads.set(chain, self._chains[chain].history.head)
 
 
 def _examine(history: History, encoded: bytes) -> None:

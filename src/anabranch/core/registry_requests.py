@@ -17,6 +17,7 @@ from anabranch.core.errors import RemoteError
 from anabranch.core.ids import NodeId
 from anabranch.core.machine import Answered, Effect, Request, Send
 from anabranch.core.messages import ChainList, ListChains, WriteChange, Written
+from anabranch.core.registry import STALE
 from anabranch.core.timers import Timers
 
 REQUEST_S = 10.0
@@ -38,6 +39,12 @@ class _Asked(msgspec.Struct):
     @property
     def refusals(self) -> list[Written]:
         return [refusal for refusal in self.asked.values() if refusal is not None]
+
+    @property
+    def refusal(self) -> Written:
+        """What counts of several: that one may try again, else what the first of them said."""
+        stale = [each for each in self.refusals if each.problem.partition(":")[0] == STALE]
+        return (stale or self.refusals)[0]
 
 
 class Requests:
@@ -106,6 +113,7 @@ class Requests:
                 self._waiting[ticket] = None
             if others or len(asked.refusals) < len(asked.asked):
                 return [], asked.chain
+            message = asked.refusal
         effects = self._settle(ticket, message)
         if isinstance(asked.message, WriteChange):
             shown = msgspec.structs.replace(asked.message, ticket=NO_TICKET)
@@ -132,10 +140,10 @@ class Requests:
             asked = self._asked.get(ticket)
             if asked is None:
                 continue
-            if kind == NEXT:
+            if asked.refusals:  # who has not answered by now has had its time
+                effects += self._settle(ticket, asked.refusal)
+            elif kind == NEXT:
                 self._waiting[ticket] = None
-            elif asked.refusals:
-                effects += self._settle(ticket, asked.refusals[-1])
             else:
                 self._forget(ticket)
                 problem = "timeout" if asked.was_sent else "registry-unreachable"

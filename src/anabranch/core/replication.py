@@ -37,7 +37,7 @@ from anabranch.core.messages import (
 from anabranch.core.messages.registry import NETWORK, NO_HASH
 from anabranch.core.redial import Redial
 from anabranch.core.registry import is_chain_name
-from anabranch.core.registry_keeper import MAX_CHAINS, RegistryKeeper
+from anabranch.core.registry_keeper import MAX_COPIED_CHAINS, RegistryKeeper
 from anabranch.core.replica import Read, Replica
 from anabranch.core.timers import Timers
 
@@ -188,7 +188,7 @@ class Replication:
         last, replica.after = replica.after or "", None
         if not message.same:
             replica.listed += len(message.heads)
-            if replica.listed > MAX_CHAINS or (message.more and not message.heads):
+            if replica.listed > MAX_COPIED_CHAINS or (message.more and not message.heads):
                 raise RemoteError("wrong-list", f"{replica.listed} heads")
             for head in message.heads:
                 if head.chain <= last:

@@ -113,8 +113,9 @@ def weigh(
 def _given_and_taken(state: StreamState, action: SetPermission, at_ms: int) -> tuple[int, int]:
     """Whoever takes anything wants no more to be there than he leaves: that is what he takes."""
     before = state.permissions.get(action.node, NOTHING).at(at_ms)
-    takes = not action.rights or before & ~action.rights
-    return action.rights & ~before, int(ALL_RIGHTS) & ~action.rights if takes else 0
+    rights = Permission(action.rights, action.expires_ms).at(at_ms)
+    takes = not rights or before & ~rights
+    return rights & ~before, int(ALL_RIGHTS) & ~rights if takes else 0
 
 
 def resolve(empty: ChainState, entries: Sequence[Entry]) -> ChainState:

@@ -22,7 +22,7 @@ from anabranch.live.errors import NetworkUnreachable
 from anabranch.live.transports import Transport, TransportError
 from anabranch.overlays import OVERLAYS
 
-MAX_FOUND = 4  # trackers that are looked for at once
+MAX_FOUND = 4  # trackers that are of use
 FIND_MORE_S = 0.5  # how long others may take once one is found
 
 
@@ -32,7 +32,7 @@ async def find_trackers(transport: Transport, urls: Sequence[str]) -> list[Conta
     async def find(url: str) -> Contact:
         return Contact(await transport.find(url), url)
 
-    trying = [asyncio.create_task(find(url)) for url in urls[:MAX_FOUND]]
+    trying = [asyncio.create_task(find(url)) for url in urls]
     found: dict[NodeId, Contact] = {}
     try:
         for reached in asyncio.as_completed(trying):
@@ -48,7 +48,7 @@ async def find_trackers(transport: Transport, urls: Sequence[str]) -> list[Conta
     found |= {each.node: each for each in outcomes if isinstance(each, Contact)}
     if not found:
         raise NetworkUnreachable("; ".join(str(outcome) for outcome in outcomes))
-    return list(found.values())
+    return list(found.values())[:MAX_FOUND]
 
 
 def assemble(

@@ -4,6 +4,7 @@ A client is a full node in the caller's process: it joins the overlays of its st
 their messages, and no server stands between it and the others.
 """
 
+import asyncio
 import socket
 import ssl as tls
 from collections.abc import Callable, Iterable, Sequence
@@ -46,6 +47,7 @@ from anabranch.traces.recorder import Recorder
 DRAIN_S = 10.0
 LINGER_S = 5.0  # how long others may go on asking for the key of our last messages
 WRITE_ATTEMPTS = 5
+BUSY_S = 0.5  # how long to leave a registry alone that has enough to do
 AGAIN_S = 2.0  # how long news of somebody else's change may take
 REFUSALS = ("forbidden", "exists", "no-such-stream")  # by the registry, and not for a wrong value
 
@@ -282,7 +284,8 @@ class Network:
         A function is asked for its actions anew whenever somebody else's change came before ours.
         """
         registry = self.node.registry
-        for _ in range(WRITE_ATTEMPTS):
+        attempts, until = 0, self.node.driver.now() + PATIENCE_S
+        while attempts < WRITE_ATTEMPTS:
             await self.node.follow(chain)
             version = registry.version(chain)
             proposal = self._propose(chain, actions() if callable(actions) else actions)
@@ -293,8 +296,12 @@ class Network:
                 if await self.node.reach(chain, written, PATIENCE_S):
                     return
                 raise NetworkUnreachable(f"{chain} was changed, and no tracker told us of it yet")
+            if verdict.problem.startswith("busy") and self.node.driver.now() < until:
+                await asyncio.sleep(BUSY_S)
+                continue
             if verdict.result != AGAIN:
                 raise _refused(chain, verdict.problem)
+            attempts += 1
             # Somebody else's change came first, and we are about to read it; or the trackers have
             # not told each other of the last one yet.
             await self.node.reach(chain, lambda: registry.version(chain) > version, AGAIN_S)  # noqa: B023

@@ -29,6 +29,7 @@ MAX_LOADED = 10_000  # of our own and of others' the newest; older ones are aske
 MAX_KEPT = 100_000
 MAX_KEPT_EACH = 1_000  # of one publisher who is not us: nobody drives out the keys of the others
 NONCE_BYTES = 12
+CLEAN_EVERY = 256  # writes
 BUSY_S = 1.0
 APPLICATION_ID = 0x414E4B59  # "ANKY"
 SCHEMA_VERSION = 1
@@ -58,6 +59,7 @@ class KeyStore:
         self.path = path
         self._network = network
         self._me = identity.node
+        self._writes = 0
         # A signature of this digest is made nowhere else, and by nobody else.
         secret = identity.sign(hashlib.sha256(_DOMAIN + identity.node).digest())
         self._cipher = AESGCM(hashlib.sha256(_DOMAIN + secret).digest())
@@ -87,10 +89,10 @@ class KeyStore:
                     "ORDER BY rowid DESC LIMIT -1 OFFSET ?)",
                     (*row[:3], MAX_KEPT_EACH),
                 )
-            database.execute(
-                "DELETE FROM group_keys WHERE rowid <= (SELECT max(rowid) FROM group_keys) - ?",
-                (MAX_KEPT,),
-            )
+            self._writes += 1
+            if self._writes % CLEAN_EVERY == 1:
+                for compared in ("=", "<>"):
+                    self._clean(database, compared)
             return []
 
         self._run(write)
@@ -147,6 +149,14 @@ class KeyStore:
                 f"{self.path} is no key store of this release: name another with key_store="
             )
         execute("COMMIT")
+
+    def _clean(self, database: sqlite3.Connection, compared: str) -> None:
+        """Let the oldest go of the keys whose publisher is us (`=`), or is not (`<>`)."""
+        database.execute(
+            "DELETE FROM group_keys WHERE rowid IN (SELECT rowid FROM group_keys "
+            f"WHERE publisher {compared} ? ORDER BY rowid DESC LIMIT -1 OFFSET ?)",
+            (self._me, MAX_KEPT),
+        )
 
     def _newest(self, database: sqlite3.Connection, compared: str) -> list[Any]:
         """Return the newest keys whose publisher is us (`=`), or is not (`<>`)."""
