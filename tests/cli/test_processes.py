@@ -159,6 +159,20 @@ def test_a_process_that_dies_is_told_of_and_a_tracker_ends_the_network() -> None
 
 
 @pytest.mark.usefixtures("own_config")
+def test_a_network_goes_on_while_one_of_its_trackers_lives() -> None:
+    with started("up", "--nodes", "0", "--trackers", "2", "--port", "0", "--json") as up:
+        next_line(up)
+        assert up.stderr is not None
+        first, second = trackers_of(up.pid)
+        os.kill(first, signal.SIGKILL)
+        assert "the network goes on without it" in up.stderr.readline()
+        created = answer("stream", "create", "meanwhile")  # the other tracker takes over
+        assert answers("stream", "list") == [{"id": created["id"]}]
+        os.kill(second, signal.SIGKILL)
+        assert up.wait(PATIENCE_S) == 1
+
+
+@pytest.mark.usefixtures("own_config")
 @pytest.mark.parametrize(
     ("arguments", "advice"),
     [

@@ -21,7 +21,7 @@ from anabranch import (
     connect,
 )
 from anabranch.core.ids import show
-from anabranch.core.messages import ChainList, Control
+from anabranch.core.messages import ChainList, Control, Written
 from anabranch.live.address import Host, NetworkAddress
 from anabranch.live.keys import new_key, save_key
 from live.networks import eventually, live_network, run
@@ -332,5 +332,21 @@ def test_a_tracker_that_lists_streams_without_end_is_told_from_one_that_lists_th
             network.node.request = always_the_same  # type: ignore[method-assign]
             with pytest.raises(AnabranchError, match="out of order"):
                 await network.streams()
+
+    run(main())
+
+
+def test_a_registry_that_is_busy_is_asked_again() -> None:
+    async def main() -> None:
+        async with MemoryNetwork() as memory, memory.join() as network:
+            ask, refusals = network.node.request, [Written(0, 0, "busy: try again soon")] * 2
+
+            async def busy_at_first(message: Control) -> Control:
+                return refusals.pop() if refusals else await ask(message)
+
+            network.node.request = busy_at_first  # type: ignore[method-assign]
+            stream = await network.create_stream("in/the/end")
+            assert await network.streams() == [stream.id]
+            assert refusals == []
 
     run(main())

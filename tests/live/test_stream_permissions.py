@@ -1,6 +1,7 @@
 """Who may do what with a stream: given, taken back, expired, and the stream's own end."""
 
 import asyncio
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,8 @@ from typing import Any
 import pytest
 
 from anabranch import LocalError, Network, NoSuchStream, NotPermitted, NotPublished, Stream
+from anabranch.core.changes import Right, SetPermission
+from anabranch.core.ids import parse_node
 from anabranch.live.keys import new_key
 from live.networks import LiveNetwork, eventually, live_network, run
 from live.readers import Reader, all_have, read
@@ -31,6 +34,42 @@ async def assert_may_not_publish(stream: Stream) -> None:
 def assert_may_not_subscribe(stream: Stream) -> None:
     with pytest.raises(NotPermitted, match=rf"anabranch stream grant {stream.id} 0x\w+ subscribe`"):
         stream.subscribe()
+
+
+async def grant_what_is_over(stream: Stream, guest: Network) -> None:
+    """Write a permission that has expired into the registry."""
+    over = SetPermission(parse_node(guest.me), Right.PUBLISH, 1)
+    await stream._network.change(stream.id, over)
+
+
+def test_mistakes_are_told_from_permissions(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with live_network(tmp_path) as live:
+            guest, stream, _ = await owner_and_guest(live)
+            me, nobody = stream._network.me, "0x" + "00" * 20
+            for mistake, advice in (
+                (lambda: stream.grant(nobody, "subscribe"), "write public if you mean everyone"),
+                (lambda: stream.set_permissions({nobody: ()}), "write public"),
+                (lambda: stream.grant("public", "grant"), "are for some"),
+                (lambda: stream.set_permissions({"public": "delete"}), "are for some"),
+                (lambda: stream.grant(None, "publish"), "name an address"),
+                (lambda: stream.grant(guest.me, 3), "name publish, subscribe"),
+                (lambda: stream.grant(guest.me, "publish", expires_ms=1.5), "is no time"),
+                (lambda: stream.grant(guest.me, "publish", expires_ms=10**30), "is no time"),
+                (lambda: stream.revoke(me), "has every right"),
+                (lambda: stream.edit(storage=[nobody]), "zero address"),
+                (lambda: stream.edit(trackers=["x"]), "write 0x...=ws://host:port"),
+            ):
+                with pytest.raises(LocalError, match=re.escape(advice)):
+                    await mistake()
+            assert stream.info()["permissions"] == []
+            await stream.set_permissions({guest.me: "publish"}, {guest.me: FAR_MS})
+            assert stream.info()["permissions"][0]["expires_ms"] == FAR_MS
+            await stream.edit(trackers=[f"{guest.me}=ws://127.0.0.1:1"])
+            assert stream.info()["trackers"] == [guest.me]
+            assert not stream.may("publish", "public")
+
+    run(main())
 
 
 def test_a_guest_may_do_what_it_was_granted_and_no_more(tmp_path: Path) -> None:
@@ -112,7 +151,9 @@ def test_a_permission_lasts_until_its_time_and_no_longer(tmp_path: Path) -> None
         async with live_network(tmp_path) as live:
             guest, stream, theirs = await owner_and_guest(live)
             reader = await read(stream)
-            await stream.grant(guest.me, "publish", expires_ms=1)  # it was over long ago
+            with pytest.raises(LocalError, match="is over already"):
+                await stream.grant(guest.me, "publish", expires_ms=1)
+            await grant_what_is_over(stream, guest)
             await assert_may_not_publish(theirs)
             await stream.grant(guest.me, "publish", expires_ms=FAR_MS)
             await theirs.publish("in time")
@@ -220,7 +261,7 @@ def test_a_right_that_has_expired_does_not_come_back_with_another(tmp_path: Path
     async def main() -> None:
         async with live_network(tmp_path) as live:
             guest, stream, _ = await owner_and_guest(live)
-            await stream.grant(guest.me, "publish", expires_ms=1)
+            await grant_what_is_over(stream, guest)
             await stream.grant(guest.me, "subscribe")
             assert not stream.may("publish", guest.me)
             assert stream.may("subscribe", guest.me)

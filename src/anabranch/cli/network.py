@@ -27,7 +27,7 @@ Node = Annotated[str, typer.Argument(help="The tracker's address, 0x and 40 digi
 def show(
     profile: Profile = None, address: Address = None, key: KeyFile = None, as_json: AsJson = False
 ) -> None:
-    """Show the network's owner and its trackers; the first keeps the registry."""
+    """Show the network's owner and its trackers; the first that is there writes the registry."""
     _show(with_network((profile, address, key), _info), as_json)
 
 

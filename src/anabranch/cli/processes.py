@@ -152,7 +152,10 @@ def node(
         list[str] | None, typer.Argument(help="The streams to carry, by name.")
     ] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Carry every stream that this key may subscribe to.")
+        bool,
+        typer.Option(
+            "--all", help="Carry every stream that this key may subscribe to, or publish to."
+        ),
     ] = False,
     listen: Annotated[str | None, typer.Option(help="host:port; port 0: any.")] = None,
     advertise: Annotated[
@@ -243,7 +246,7 @@ def _say_node(network: Network, carrier: Carrier, event: str, as_json: bool) -> 
 @handled()
 def up(
     nodes: Annotated[int, typer.Option(help="Nodes that carry every stream.")] = 5,
-    trackers: Annotated[int, typer.Option(help="Trackers; the first keeps the registry.")] = 1,
+    trackers: Annotated[int, typer.Option(help="Trackers; each keeps the registry.")] = 1,
     port: Annotated[int, typer.Option(help="The first tracker's; 0: any that is free.")] = (
         DEFAULT_PORT
     ),
@@ -271,7 +274,7 @@ def up(
             save_profile(SavedProfile(profile, parse_address(network.address), network.owner_key))
             _say_up(network, profile, as_json)
             while (dead := await _unless(ended, network.next_death())) is not None:
-                ends = dead in network.trackers
+                ends = dead in network.trackers and not any(t.alive for t in network.trackers)
                 _say_dead(dead, ends)
                 if ends:
                     raise typer.Exit(1)

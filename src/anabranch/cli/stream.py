@@ -1,7 +1,6 @@
 """`anabranch stream`: create streams, look at them, and say who may do what."""
 
 import datetime
-import json
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -14,8 +13,6 @@ from rich.table import Table
 
 from anabranch.cli.console import fail, handled, print_json, say
 from anabranch.cli.options import Address, AsJson, KeyFile, Profile, network_of
-from anabranch.core.ids import parse_node
-from anabranch.core.messages import Contact
 from anabranch.core.overlay import DEFAULT_DEGREE
 from anabranch.live.client import Network
 from anabranch.live.loop import run
@@ -29,7 +26,8 @@ OwnTrackers = Annotated[
     typer.Option(help="A tracker of the stream's own: 0x...=ws://host:port; may be repeated."),
 ]
 OwnStorage = Annotated[
-    list[str] | None, typer.Option(help="A storage node that keeps it: 0x...; may be repeated.")
+    list[str] | None,
+    typer.Option(help="A storage node that is to keep it: 0x...; may be repeated."),
 ]
 T = TypeVar("T")
 
@@ -39,6 +37,7 @@ class _Permission(msgspec.Struct, forbid_unknown_fields=True):
 
     who: str
     rights: list[str]
+    expires_ms: int = 0
 
 
 def with_network(
@@ -84,7 +83,7 @@ def create(
             overlay=overlay,
             public=public or (),
             metadata=metadata,
-            trackers=_contacts(tracker or ()),
+            trackers=tracker or (),
             storage=storage or (),
             exist_ok=exist_ok,
         )
@@ -123,7 +122,7 @@ def edit(
             degree=degree,
             overlay=overlay,
             metadata=metadata,
-            trackers=_contacts(tracker or ()) if tracker or no_trackers else None,
+            trackers=(tracker or ()) if tracker or no_trackers else None,
             storage=(storage or ()) if storage or no_storage else None,
         )
         return stream.info()
@@ -225,11 +224,11 @@ def permit(
     as_json: AsJson = False,
 ) -> None:
     """Set the rights of many in one change: each has exactly those that its line names."""
-    permissions = _permissions(file)
+    permissions, ends = _permissions(file)
 
     async def work(network: Network) -> dict[str, Any]:
         stream = await network.stream(name)
-        await stream.set_permissions(permissions)
+        await stream.set_permissions(permissions, ends)
         return stream.info()
 
     _show(with_network((profile, address, key), work), as_json)
@@ -259,8 +258,13 @@ def delete(
     say({"deleted": with_network((profile, address, key), work)}, as_json)
 
 
-def _permissions(lines: Iterable[str]) -> dict[str, list[str]]:
+def _permissions(file: Iterable[str]) -> tuple[dict[str, list[str]], dict[str, int]]:
     permissions: dict[str, list[str]] = {}
+    ends: dict[str, int] = {}
+    try:
+        lines = list(file)
+    except UnicodeDecodeError:
+        fail('this file is not text: write lines such as {"who": "0x...", "rights": ["publish"]}')
     for at, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -271,18 +275,8 @@ def _permissions(lines: Iterable[str]) -> dict[str, list[str]]:
             fail(f"line {at} is no permission ({error}): write {shape}")
         if row.who in permissions:
             fail(f"line {at} names {row.who} a second time: name it once, with all its rights")
-        permissions[row.who] = row.rights
-    return permissions
-
-
-def _contacts(trackers: Iterable[str]) -> list[Contact]:
-    contacts = []
-    for text in trackers:
-        node, _, place = text.partition("=")
-        if not place.startswith(("ws://", "wss://")):
-            fail(f"{text!r} names no tracker: write 0x...=ws://host:port")
-        contacts.append(Contact(parse_node(node), place))
-    return contacts
+        permissions[row.who], ends[row.who] = row.rights, row.expires_ms
+    return permissions, ends
 
 
 def _expiry(text: str | None) -> int:
@@ -291,7 +285,10 @@ def _expiry(text: str | None) -> int:
     now = datetime.datetime.now(datetime.UTC)
     units = {"s": 1, "m": 60, "h": 3600, "d": 86400}
     if text[:-1].isdigit() and text[-1:] in units:
-        until = now + datetime.timedelta(seconds=int(text[:-1]) * units[text[-1]])
+        try:
+            until = now + datetime.timedelta(seconds=int(text[:-1]) * units[text[-1]])
+        except OverflowError:
+            fail(f"{text!r} is too far away: leave --expires out, for ever")
     else:
         try:
             until = datetime.datetime.fromisoformat(text)
@@ -311,7 +308,7 @@ def _show(info: dict[str, Any], as_json: bool) -> None:
     say({name: value for name, value in info.items() if value not in ("", [])}, False)
     table = Table(box=box.SIMPLE)
     for column in ("who", "may", "until"):
-        table.add_column(column)
+        table.add_column(column, no_wrap=column == "who", overflow="fold")
     table.add_row("the owner", "everything", "")
     for held in permissions:
         table.add_row(held["who"], ", ".join(held["rights"]), _date(held["expires_ms"]))
@@ -322,4 +319,5 @@ def _date(at_ms: int) -> str:
     if not at_ms:
         return ""
     at = datetime.datetime.fromtimestamp(at_ms / 1000, datetime.UTC)
-    return json.dumps(at.isoformat(timespec="seconds")).strip('"')
+    over = " (over)" if at <= datetime.datetime.now(datetime.UTC) else ""
+    return at.isoformat(timespec="seconds") + over

@@ -92,6 +92,11 @@ class Answering:
         self._pending: deque[_Pending] = deque()
         self._per_peer: dict[NodeId, int] = {}
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether somebody waits for our answer."""
+        return bool(self._pending)
+
     def take(
         self, sender: NodeId, message: KeyRequest, ours: bool, now: float
     ) -> list[Effect] | None:

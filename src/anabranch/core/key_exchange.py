@@ -8,6 +8,7 @@ loses them can only delay. Nobody asks for the key of a frame that it merely car
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from math import inf
 
 import msgspec
 
@@ -31,7 +32,7 @@ from anabranch.core.parts import MAX_PARTS, Part, Parts
 from anabranch.core.service import Service
 
 READABLE_FOR_S = 1.0  # after this our own permission is looked up again
-FIRST_ASKED_S = 1.5  # within this time of a new key, those who need it ask for it,
+FIRST_ASKED_S = 2.0  # within this time of a new key, those who need it ask for it,
 LAST_ASKED_S = 0.5  # and soon after each other
 
 UNREADABLE = "unreadable"  # we may not read it, as far as we know
@@ -77,7 +78,9 @@ class KeyExchange(Service):
     @property
     def lingers_until(self) -> float:
         """Until when others are likely to ask us for the key of what we have just published."""
-        return max(self._locks.newest_at + FIRST_ASKED_S, self._answering.asked_at + LAST_ASKED_S)
+        pending = inf if self._answering.is_asked else 0.0
+        first, last = self._locks.newest_at, self._answering.asked_at
+        return max(first + FIRST_ASKED_S, last + LAST_ASKED_S, pending)
 
     def deliver(
         self,

@@ -220,7 +220,9 @@ class NetworkState(ChainState):
         else:
             raise RemoteError("wrong-chain", "streams have chains of their own")
         if self.genesis is None or author != self.genesis.owner:
-            raise RemoteError("forbidden", "only the network's owner names its trackers")
+            raise RemoteError(
+                "forbidden", "only the network's owner names its trackers and storage nodes"
+            )
         if len({entry.node for entry in entries}) != len(entries):
             raise RemoteError("twice", "a node is named once")
 

@@ -14,10 +14,10 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
-from anabranch.core.changes import Action, CreateStream, TrackerEntry
+from anabranch.core.changes import PUBLIC, Action, CreateStream, TrackerEntry
 from anabranch.core.errors import LocalError, RemoteError
 from anabranch.core.identity import Identity
-from anabranch.core.ids import parse_node, show
+from anabranch.core.ids import show
 from anabranch.core.machine import Answered
 from anabranch.core.messages import Contact
 from anabranch.core.messages.registry import NETWORK, ChainList, ListChains, WriteChange
@@ -39,7 +39,15 @@ from anabranch.live.node import Node
 from anabranch.live.observer import Observer
 from anabranch.live.profiles import current_profile, profile_identity
 from anabranch.live.questions import PATIENCE_S
-from anabranch.live.stream import Stream, check_settings, full_name, rights_of
+from anabranch.live.stream import (
+    Stream,
+    check_public,
+    check_settings,
+    contact_of,
+    full_name,
+    node_of,
+    rights_of,
+)
 from anabranch.live.transports import Transport
 from anabranch.live.transports.websocket import WebSocketTransport
 from anabranch.traces.recorder import Recorder
@@ -66,7 +74,7 @@ def connect(
     ssl: tls.SSLContext | None = None,
     client_ssl: tls.SSLContext | None = None,
     patience_s: float = STRANDED_FOR_S,
-    key_store: Path | None = None,
+    key_store: Path | str | None = None,
     recorder: Recorder | None = None,
 ) -> "Network":
     """Name a network; `async with` joins it.
@@ -103,7 +111,7 @@ def connect(
         _websocket(node_identity, parsed, listen, advertise, ssl, client_ssl),
         patience_s,
         recorder,
-        key_store,
+        None if key_store is None else Path(key_store),
     )
 
 
@@ -222,7 +230,7 @@ class Network:
         overlay: str = "random-regular",
         public: str | Iterable[str] = (),
         metadata: str = "",
-        trackers: Iterable[Contact] = (),
+        trackers: Iterable[Contact | str] = (),
         storage: Iterable[str] = (),
         exist_ok: bool = False,
     ) -> Stream:
@@ -242,14 +250,15 @@ class Network:
             raise StreamExists(
                 f"{name} exists: use it as it is (exist_ok, --exist-ok), or delete it first"
             )
+        check_public(PUBLIC, int(rights_of(public)))
         action = CreateStream(
             partitions=partitions,
             overlay=overlay,
             degree=degree,
             metadata=metadata,
             public=int(rights_of(public)),
-            trackers=tuple(trackers),
-            storage=tuple(parse_node(node) for node in storage),
+            trackers=tuple(map(contact_of, trackers)),
+            storage=tuple(map(node_of, storage)),
         )
         try:
             await self.change(name, action)

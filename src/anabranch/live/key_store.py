@@ -113,7 +113,7 @@ class KeyStore:
         except (sqlite3.Error, OSError) as error:
             raise LocalError(
                 f"the key store {self.path} cannot be used ({error}): check who may write there, "
-                "or name another with key_store="
+                "or move it away if it is none"
             ) from error
 
     def _open(self) -> sqlite3.Connection:
@@ -140,14 +140,13 @@ class KeyStore:
         execute("BEGIN IMMEDIATE")
         version = execute("PRAGMA user_version").fetchone()[0]
         application = execute("PRAGMA application_id").fetchone()[0]
-        if version == 0 and application == 0:
+        tables = execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+        if version == 0 and application == 0 and not tables:
             execute(_SCHEMA)
             execute(f"PRAGMA application_id = {APPLICATION_ID}")
             execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         elif (application, version) != (APPLICATION_ID, SCHEMA_VERSION):
-            raise LocalError(
-                f"{self.path} is no key store of this release: name another with key_store="
-            )
+            raise LocalError(f"{self.path} is no key store of this release: move it away")
         execute("COMMIT")
 
     def _clean(self, database: sqlite3.Connection, compared: str) -> None:

@@ -49,6 +49,7 @@ from anabranch.live.subscriptions import Subscriptions
 from anabranch.live.transports import Transport
 
 REPORT_EVERY_S = 2.0
+LOOK_EVERY_S = 0.1  # whether others still need us
 
 
 class Node:
@@ -185,7 +186,7 @@ class Node:
             left = min(until, self.peer.lingers_until) - self.driver.now()
             if left <= 0:
                 return
-            await asyncio.sleep(left)
+            await asyncio.sleep(min(left, LOOK_EVERY_S))
 
     def _failed(self, error: BaseException) -> None:
         self._closed = True

@@ -18,7 +18,15 @@ from anabranch.core.changes import (
     parse_rights,
 )
 from anabranch.core.errors import LocalError
-from anabranch.core.ids import MAX_PARTITIONS, NodeId, StreamPart, parse_node, show, stream_part
+from anabranch.core.ids import (
+    MAX_PARTITIONS,
+    MAX_TIMESTAMP_MS,
+    NodeId,
+    StreamPart,
+    parse_node,
+    show,
+    stream_part,
+)
 from anabranch.core.machine import Outcome
 from anabranch.core.messages import Contact
 from anabranch.core.messages.data import MAX_CONTENT_BYTES
@@ -54,7 +62,10 @@ def full_name(name: str, owner: str) -> str:
 
 def rights_of(rights: str | Iterable[str]) -> Right:
     """Read rights as people name them; one name, or several."""
-    return parse_rights((rights,) if isinstance(rights, str) else tuple(rights))
+    names = (rights,) if isinstance(rights, str) else tuple(rights)
+    if not all(isinstance(name, str) for name in names):
+        raise LocalError(f"{names!r} are no rights: name publish, subscribe, grant, edit, delete")
+    return parse_rights(names)
 
 
 def check_settings(partitions: int | None, overlay: str | None, degree: int | None) -> None:
@@ -67,8 +78,32 @@ def check_settings(partitions: int | None, overlay: str | None, degree: int | No
         raise LocalError(f"a degree of {degree}: a node has 2 to {MAX_NEIGHBOURS} neighbours")
 
 
-def _node_of(who: str) -> NodeId:
-    return PUBLIC if who == "public" else parse_node(who)
+def node_of(who: str) -> NodeId:
+    """Read an address, or `public`; the zero address may be a mistake, and is nobody's."""
+    if who == "public":
+        return PUBLIC
+    if not isinstance(who, str):
+        raise LocalError(f"{who!r} is nobody: name an address (0x...) or public")
+    node = parse_node(who)
+    if node == PUBLIC:
+        raise LocalError("the zero address is nobody's: write public if you mean everyone")
+    return node
+
+
+def check_public(node: NodeId, rights: int) -> None:
+    """Refuse to let everybody be an administrator."""
+    if node == PUBLIC and rights & ~(Right.PUBLISH | Right.SUBSCRIBE):
+        raise LocalError("everyone may publish or subscribe; grant, edit and delete are for some")
+
+
+def contact_of(tracker: Contact | str) -> Contact:
+    """Read a tracker as people write it: 0x...=ws://host:port."""
+    if isinstance(tracker, Contact):
+        return tracker
+    node, _, place = str(tracker).partition("=")
+    if not place.startswith(("ws://", "wss://")):
+        raise LocalError(f"{tracker!r} names no tracker: write 0x...=ws://host:port")
+    return Contact(parse_node(node), place)
 
 
 def require_part(name: str, partitions: int, partition: int) -> None:
@@ -161,7 +196,8 @@ class Stream:
         if outcome.result == EXPIRED:
             return NotPublished(
                 f"no neighbour took the message: nobody else is in {part}, or none can be reached, "
-                "or our clock is minutes off theirs"
+                "or our clock is minutes off theirs (only who may subscribe or publish can be "
+                "there: grant a carrier one of these)"
             )
         if outcome.result == TOO_LARGE:
             return TooLarge(f"at most {MAX_CONTENT_BYTES:,} bytes can be sent")
@@ -221,7 +257,7 @@ class Stream:
 
     def may(self, right: str, who: str | None = None) -> bool:
         """Tell whether somebody (we, if nobody is named) has a right on this stream."""
-        node = parse_node(who or self._network.me)
+        node = node_of(who or self._network.me)
         return self._state().may(node, rights_of(right), self._node.driver.now())
 
     async def grant(self, who: str, *rights: str, expires_ms: int = 0) -> None:
@@ -229,15 +265,22 @@ class Stream:
         given = rights_of(rights)
         if not given:
             raise LocalError("name the rights to give: publish, subscribe, grant, edit, delete")
+        check_public(node_of(who), given)
+        if not isinstance(expires_ms, int) or not 0 <= expires_ms <= MAX_TIMESTAMP_MS:
+            raise LocalError(f"{expires_ms!r} is no time: give milliseconds since 1970, or 0")
+        if 0 < expires_ms <= self._node.driver.now() * 1000:
+            raise LocalError(f"{expires_ms} is over already: give milliseconds since 1970")
         await self._permit(who, lambda held: held | given, expires_ms)
 
     async def revoke(self, who: str, *rights: str) -> None:
         """Take rights away; without any named, all."""
         taken = rights_of(rights) or ALL_RIGHTS
+        if node_of(who) == self._state().owner:
+            raise LocalError(f"{who} owns {self.id} and has every right on it, whatever is revoked")
         await self._permit(who, lambda held: held & ~taken, None)
 
     async def _permit(self, who: str, change: Callable[[int], int], expires_ms: int | None) -> None:
-        node = _node_of(who)
+        node = node_of(who)
 
         def decide() -> SetPermission:
             # From what is held now: a right that was taken back meanwhile is not given again,
@@ -258,22 +301,30 @@ class Stream:
 
         await self._network.change(self.id, decide)
 
-    async def set_permissions(self, permissions: Mapping[str, str | Iterable[str]]) -> None:
+    async def set_permissions(
+        self,
+        permissions: Mapping[str, str | Iterable[str]],
+        expires_ms: Mapping[str, int] | None = None,
+    ) -> None:
         """Set the rights of many, by address or `"public"`, in one change that holds as a whole.
 
-        Each has exactly the rights that are named, for ever; without any, none.
+        Each has exactly the rights that are named, until the end that `expires_ms` names for it
+        or, without one, for ever; who has none named loses all.
         """
+        ends = expires_ms or {}
         if not 1 <= len(permissions) <= MAX_ACTIONS:
             raise LocalError(
                 f"{len(permissions)} permissions at once: give 1 to {MAX_ACTIONS}, and more in turn"
             )
-        nodes = {who: _node_of(who) for who in permissions}
+        nodes = {who: node_of(who) for who in permissions}
         if len(set(nodes.values())) != len(nodes):
             raise LocalError("an address is named twice: name it once, with all its rights")
-        await self._network.change(
-            self.id,
-            [SetPermission(nodes[w], int(rights_of(rights))) for w, rights in permissions.items()],
-        )
+        actions = []
+        for who, named in permissions.items():
+            rights = int(rights_of(named))
+            check_public(nodes[who], rights)
+            actions.append(SetPermission(nodes[who], rights, ends.get(who, 0)))
+        await self._network.change(self.id, actions)
 
     async def edit(
         self,
@@ -282,7 +333,7 @@ class Stream:
         overlay: str | None = None,
         degree: int | None = None,
         metadata: str | None = None,
-        trackers: Iterable[Contact] | None = None,
+        trackers: Iterable[Contact | str] | None = None,
         storage: Iterable[str] | None = None,
     ) -> None:
         """Change how the stream is set up; what is not given stays. Partitions can be added only.
@@ -296,8 +347,8 @@ class Stream:
             overlay=overlay,
             degree=degree,
             metadata=metadata,
-            trackers=None if trackers is None else tuple(trackers),
-            storage=None if storage is None else tuple(parse_node(node) for node in storage),
+            trackers=None if trackers is None else tuple(map(contact_of, trackers)),
+            storage=None if storage is None else tuple(map(node_of, storage)),
         )
         if edit == EditStream():
             raise LocalError("name what is to be changed: partitions, degree, metadata...")
