@@ -61,7 +61,9 @@ class Siege:
         name = f"{self.stream.id}#0"
 
         def so_many(node: Network) -> bool:
-            counted = node.metrics["parts"][name]
+            counted = node.metrics["parts"].get(name)
+            if counted is None:
+                return False  # nothing has come yet
             duplicates = {"duplicate": counted["duplicates"]}
             return bool((counted["dropped"] | duplicates).get(reason, 0) >= count)
 
