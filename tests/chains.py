@@ -114,7 +114,7 @@ class Disk:
                 done.append(effect)
                 continue
             if not self.problem:
-                self.rows.append((effect.chain, effect.height, effect.change))
+                self.rows.append((effect.chain, effect.sequence, effect.change))
             waiting = stored(Stored(effect.token, self.problem)) + waiting
         return done
 

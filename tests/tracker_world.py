@@ -74,7 +74,7 @@ class World:
         if type(effect) is Store:
             disk = self.disks[me]
             if not disk.problem:
-                disk.rows.append((effect.chain, effect.height, effect.change))
+                disk.rows.append((effect.chain, effect.sequence, effect.change))
             self._waiting.append((me, Stored(effect.token, disk.problem)))
         elif type(effect) is Send and effect.to in self.nodes:
             self._waiting.append((effect.to, Received(me, codec.encode(effect.message))))

@@ -133,9 +133,13 @@ class History:
         for parent in named:
             self._tips.pop(parent, None)
         self._tips[entry.hash] = None
-        self._remember((entry.hash,), state)
         self._new.append(entry)
-        self._state = state if in_line else None
+        if in_line:  # and there is one tip, whose state is the state of all
+            self._state = state
+            self._states.clear()
+        else:
+            self._state = None
+            self._remember((entry.hash,), state)
         return True
 
     def copy(self) -> "History":

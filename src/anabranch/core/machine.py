@@ -211,7 +211,7 @@ class Store(msgspec.Struct, gc=False):
 
     token: int
     chain: str
-    height: int
+    sequence: int  # of the changes of this chain, in the order in which they came to us
     change: bytes
 
 

@@ -230,7 +230,7 @@ class TrackerProcess:
     # --- The disk -------------------------------------------------------------------------
 
     def _keep(self, effect: Store) -> None:
-        written = self._disk.submit(self._store.store, effect.chain, effect.height, effect.change)
+        written = self._disk.submit(self._store.store, effect.chain, effect.sequence, effect.change)
         loop = asyncio.get_running_loop()
         written.add_done_callback(
             lambda done: loop.call_soon_threadsafe(self._kept, effect.token, done.exception())

@@ -23,7 +23,7 @@ class Disk:
     def store(self, change: Store) -> str:
         """Keep a change; return the problem if there is one."""
         if not self.problem:
-            self.rows.append((change.chain, change.height, change.change))
+            self.rows.append((change.chain, change.sequence, change.change))
         return self.problem
 
     def keep(self, key: KeepKey) -> None:

@@ -46,7 +46,7 @@ def test_a_keeper_that_restarts_from_the_file_has_the_same_heads(path: Path) -> 
         change = writer.next(action)
         [effect] = keeper.write(NODES[1], 0, change, START)
         assert type(effect) is Store
-        store.store(effect.chain, effect.height, effect.change)
+        store.store(effect.chain, effect.sequence, effect.change)
         keeper.stored(Stored(effect.token))
         writer.add(action)
     store.close()

@@ -68,7 +68,11 @@ class Introduce(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 
 
 class KeyRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=6):
-    """A subscriber asks the publisher of `chain` for group keys: pass it on towards there."""
+    """A subscriber asks the publisher of `chain` for group keys: pass it on towards there.
+
+    The ticket's first byte tells which try it is, the others are random. The first try goes the way
+    that the chain's frames came; of later ones the random bytes say where they leave that way.
+    """
 
     part: StreamPart
     chain: Annotated[ChainKey, msgspec.Meta(min_length=CHAIN_KEY_BYTES, max_length=CHAIN_KEY_BYTES)]
