@@ -36,6 +36,8 @@ check: $(STAMP) ## style, types, architecture, and 30 seconds of fuzzing
 soak: $(STAMP) ## many seeds, a minute at full load, long fuzzing (SEEDS=2000 FUZZ_SECONDS=300)
 	$(RUN) tests/soak.py --seeds $(SEEDS)
 	$(RUN) tests/soak.py --trust --seeds $(SEEDS)
+	$(RUN) tests/soak.py --storage --seeds $(SEEDS)
+	$(RUN) tests/soak_storage.py
 	$(RUN) tests/soak_live.py
 	$(RUN) tests/fuzz/fuzz_codec.py --seconds $(FUZZ_SECONDS)
 

@@ -36,7 +36,8 @@ costs its sender the link.
 | packet | bytes | at most |
 |---|---|---|
 | control | version, 0, a msgpack array that begins with a tag | {codec.MAX_CONTROL_BYTES:,} bytes |
-| data | version, 1, overlay, length of the route, route, frame | {codec.MAX_PACKET_BYTES:,} bytes |
+| data | version, 1, overlay, length of the route, route, frame | {codec.MAX_DATA_BYTES:,} bytes |
+| bulk | version, 2, a msgpack array: Resent, Hand or Fetched | {codec.MAX_BULK_BYTES:,} bytes |
 
 ## Links
 
@@ -95,6 +96,17 @@ A subscriber's request for keys, and the publisher's answer, travel inside KeyRe
 a msgpack array and a signature of 64 bytes. The keys are sealed to the public key of who asks: a
 fresh key pair's public key (33 bytes), and what AES-256-GCM makes of the keys with the secret that
 the two public keys agree on, through HKDF with SHA-256.
+
+A key's secret is 32 bytes, of which the first four say how many removals of readers its publisher
+knew of when it was made. Its id is the first 16 bytes of SHA-256 of a domain tag and the secret:
+who learns a key checks that it fits its id. So any reader who has the key may answer for a
+publisher that is gone; `by` says who does, and he signs.
+
+## Receipts
+
+What a storage node signs in Acknowledged is SHA-256 of a domain tag, the network, the stream, the
+partition, and of each frame its chain, the number of its last message, its offset and the SHA-256
+of all of it; everything of varying length has its length before it.
 """
 
 

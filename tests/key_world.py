@@ -42,6 +42,7 @@ from machines import KEYS, NODES, PART, SIGNERS, START, Plain, beyond, packet, p
 
 NET = b"k" * 32
 READ, WRITE = Right.SUBSCRIBE, Right.PUBLISH
+GONE, HOLDER, NEWCOMER = 1, 2, 3  # places in a world whose publisher is dead
 
 
 Fate = Callable[[NodeId, NodeId, Control], Sequence[Control]]  # sender, to: what arrives
@@ -77,6 +78,12 @@ class View(Service):
 
     def permits(self, part: StreamPart, publisher: NodeId, now: float) -> bool:
         return self.may(part.stream, publisher, WRITE, now)
+
+    def wrote(self, stream: str, publisher: NodeId) -> bool:
+        return stream == self._known.chain and self._known.wrote(publisher)
+
+    def stores(self, stream: str, user: NodeId) -> bool:
+        return False
 
     def doubt(self, stream: str, now: float) -> list[Effect]:
         self.in_doubt = True
@@ -118,8 +125,12 @@ class KeyWorld:
     def let(self, place: int, rights: int, expires: float = 0.0) -> None:
         """Write into the registry what a user may; nobody reads it yet."""
         self.state.permissions.pop(NODES[place], None)
-        if rights:
-            self.state.permissions[NODES[place]] = Permission(rights, int(expires * 1000))
+        self.state.hold(NODES[place], Permission(rights, int(expires * 1000)))
+
+    def remove(self, place: int) -> None:
+        """Take all rights from a user, which the registry counts; nobody reads it yet."""
+        self.let(place, 0)
+        self.state.removals += 1
 
     def announce(self, *places: int) -> None:
         """Let nodes read the registry."""
@@ -178,6 +189,15 @@ class KeyWorld:
         for content in contents:
             self.do(place, Publish(self.part, [Draft(content)]))
 
+    def open(self, place: int, *frames_of: bytes, to: int = 9, **limits: int) -> None:
+        """Let frames come to somebody who reads in order, as if from a storage node."""
+        keys = self.peers[NODES[place]]._keys
+        for frame in frames_of:
+            head = frames.peek(frame)
+            effects = keys.deliver(self.part, head, frame, 1, None, self.now, to, **limits)
+            self._perform(NODES[place], effects)
+        self.do(place, Wakeup())  # so that its Peer hears when it is to be woken
+
     def say(self, sender: int, to: int, message: Control) -> None:
         """Let a node send whatever it likes."""
         self.do(to, Received(NODES[sender], codec.encode(message)))
@@ -226,9 +246,9 @@ class KeyWorld:
 
     # --- What came of it ------------------------------------------------------------------
 
-    def read(self, place: int) -> list[bytes]:
+    def read(self, place: int, to: int = 0) -> list[bytes]:
         """Return the contents that a node delivered, each opened with the key that it got."""
-        delivered = self._of(place, Deliver)
+        delivered = [each for each in self._of(place, Deliver) if each.to == to]
         return [m.content for d in delivered for m in frames.messages(d.frame, d.key)]
 
     def published(self, place: int = 1) -> list[bytes]:
@@ -288,3 +308,40 @@ def line(length: int, *readers: int, subscribe: bool = True) -> KeyWorld:
     for place in range(2, length + 1):
         world.start(place, subscribe=place in readers and subscribe)
     return world
+
+
+def diamond() -> KeyWorld:
+    """Let 4 hear of 1 through 2 and through 3; the first copies come from 2."""
+    world = KeyWorld((1, 2), (2, 4), (1, 3), (3, 4))
+    world.let(1, WRITE)
+    for place in (2, 3, 4):
+        world.let(place, READ)
+    world.start(1, subscribe=False)
+    world.start(2, 3, 4)
+    return world
+
+
+def bereaved(*edges: tuple[int, int], readers: tuple[int, ...] = (HOLDER, NEWCOMER)) -> KeyWorld:
+    """Let a publisher be gone after a holder has read it; others have come since."""
+    world = KeyWorld((GONE, HOLDER), *(edges or ((HOLDER, NEWCOMER),)))
+    places = sorted({place for edge in edges for place in edge} | {HOLDER, NEWCOMER})
+    for place in places:
+        world.let(place, READ if place in readers else WRITE)
+    world.let(GONE, WRITE)
+    world.start(GONE, subscribe=False)
+    world.start(HOLDER)
+    world.publish(GONE, b"one", b"two")
+    world.stop(GONE)
+    for place in places:
+        if place != HOLDER:
+            world.start(place, subscribe=place in readers)
+            if place not in readers:
+                world.do(place, Subscribe(PART, reads=False))
+    world.wire.clear()
+    return world
+
+
+def hear(world: KeyWorld, place: int = NEWCOMER) -> list[bytes]:
+    """Let somebody read the past."""
+    world.open(place, *world.published(GONE))
+    return world.read(place, to=9)

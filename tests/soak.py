@@ -1,6 +1,7 @@
 """Runs many random fault scenarios: `python tests/soak.py --seeds 2000`; see `make soak`.
 
-With `--trust` the networks have a registry, private streams, and those who do not keep to it.
+With `--trust` the networks have a registry, private streams, and those who do not keep to it;
+with `--storage` they store their streams, and storage nodes are killed under load.
 """
 
 import argparse
@@ -12,14 +13,24 @@ from functools import partial
 from rich.console import Console
 from rich.progress import Progress
 
-from anabranch.sim.random_scenario import random_scenario, random_trust_scenario
+from anabranch.sim.random_scenario import (
+    random_scenario,
+    random_storage_scenario,
+    random_trust_scenario,
+)
 from anabranch.sim.scenario import Run
 
+KINDS = {
+    "random": random_scenario,
+    "random-trust": random_trust_scenario,
+    "random-storage": random_storage_scenario,
+}
 
-def run_seed(trust: bool, seed: int) -> tuple[int, int, list[str]]:
+
+def run_seed(kind: str, seed: int) -> tuple[int, int, list[str]]:
     """Run the scenario of one seed; return its events and what went wrong."""
     try:
-        run = Run(random_trust_scenario(seed) if trust else random_scenario(seed), seed).go()
+        run = Run(KINDS[kind](seed), seed).go()
     except Exception as error:
         return seed, 0, [f"{type(error).__name__}: {error}"]
     return seed, run.sim.handled, run.checker.violations
@@ -31,9 +42,10 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=2000)
     parser.add_argument("--first", type=int, default=100_000)
     parser.add_argument("--trust", action="store_true")
+    parser.add_argument("--storage", action="store_true")
     options = parser.parse_args()
     seeds = range(options.first, options.first + options.seeds)
-    kind = "random-trust" if options.trust else "random"
+    kind = "random-storage" if options.storage else "random-trust" if options.trust else "random"
     print(f"soak: {kind}, seeds {seeds.start} to {seeds.stop - 1}", flush=True)
     failed, events, began = 0, 0, time.perf_counter()
     console = Console(stderr=True)
@@ -42,7 +54,7 @@ def main() -> int:
         Progress(console=console, disable=not console.is_terminal) as bar,
     ):
         task = bar.add_task("soak", total=len(seeds))
-        run = partial(run_seed, options.trust)
+        run = partial(run_seed, kind)
         for seed, handled, violations in pool.imap_unordered(run, seeds, chunksize=4):
             events += handled
             bar.advance(task)

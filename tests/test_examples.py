@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 SAYS = {
+    "history": "the last two: [{'kWh': 3}, {'kWh': 4}]\n{'kWh': 4}\n{'kWh': 'new'}",
     "hello": "{'id': 7, 'speed': 12.5} from 0x",
     "kill_nodes": "lost at nodes alive throughout: 0\nrules broken: []",
     "many_sensors": "messages per partition: {0: 250, 1: 250, 2: 250, 3: 250}",

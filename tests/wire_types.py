@@ -9,10 +9,11 @@ from typing import Any, get_args
 import msgspec.inspect as mi
 from hypothesis import strategies as st
 
-from anabranch.core.messages import Control
+from anabranch.core.messages import Bulk, Control
 from anabranch.core.messages.data import Body, Items
 
 CONTROL_TYPES: tuple[type, ...] = get_args(Control)
+BULK_TYPES: tuple[type, ...] = get_args(Bulk)
 ROOTS = {"Control": Control, "Body": Body, "Items": Items}  # all that is ever decoded
 
 WIDEST = "\U0001f600"  # one character, four bytes
@@ -77,6 +78,10 @@ def values(info: mi.Type) -> st.SearchStrategy[Any]:
             return st.lists(values(info.item_type), min_size=low, max_size=high).map(tuple)
         case mi.StructType():
             return st.builds(info.cls, **{f.name: values(f.type) for f in info.fields})
+        case mi.UnionType():
+            return st.one_of([values(each) for each in info.types])
+        case mi.NoneType():
+            return st.none()
         case _:
             raise TypeError(info)
 
@@ -105,6 +110,9 @@ def _extreme(info: mi.Type, end: int, character: str) -> Any:
             return (_extreme(info.item_type, end, character),) * lengths(info)[end]
         case mi.StructType():
             return info.cls(**{f.name: _extreme(f.type, end, character) for f in info.fields})
+        case mi.UnionType():  # of something and nothing
+            some = next(each for each in info.types if not isinstance(each, mi.NoneType))
+            return _extreme(some, end, character) if end else None
         case _:
             raise TypeError(info)
 
@@ -117,6 +125,11 @@ def edges(info: mi.Type, path: str) -> Iterator[tuple[str, Any, bool]]:
             for field in info.fields:
                 for name, value, allowed in edges(field.type, f"{path}.{field.name}"):
                     yield name, info.cls(**least | {field.name: value}), allowed
+        case mi.UnionType():
+            for each in info.types:
+                yield from edges(each, path)
+        case mi.NoneType():
+            yield f"{path}=None", None, True
         case _ if complaint(info):
             return  # it has no limit that could be tried
         case mi.BoolType():

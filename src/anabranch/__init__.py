@@ -5,21 +5,26 @@ from anabranch.live.client import Network, connect
 from anabranch.live.errors import (
     AnabranchError,
     Closed,
+    HistoryLost,
     NetworkUnreachable,
     NoSuchStream,
     NotPermitted,
     NotPublished,
+    NotStored,
     StreamExists,
     TooLarge,
 )
 from anabranch.live.memory_network import MemoryNetwork
-from anabranch.live.message import Message, MessageId
+from anabranch.live.message import Gap, Message, MessageId
+from anabranch.live.receipt import Receipt
 from anabranch.live.stream import Stream
 from anabranch.live.subscription import Subscription
 
 __all__ = [
     "AnabranchError",
     "Closed",
+    "Gap",
+    "HistoryLost",
     "LocalError",
     "MemoryNetwork",
     "Message",
@@ -29,6 +34,8 @@ __all__ = [
     "NoSuchStream",
     "NotPermitted",
     "NotPublished",
+    "NotStored",
+    "Receipt",
     "Stream",
     "StreamExists",
     "Subscription",

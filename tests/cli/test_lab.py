@@ -22,7 +22,7 @@ def test_the_experiments_are_listed() -> None:
 def test_the_list_can_be_read_by_programs() -> None:
     result = CliRunner().invoke(app, ["list", "--json"])
     names = [json.loads(line)["name"] for line in result.stdout.splitlines()]
-    assert names == ["aws16", "randomness", "propagation"]
+    assert names == ["aws16", "randomness", "propagation", "workload"]
 
 
 def test_a_table_has_the_papers_figures_and_a_picture_is_drawn(
@@ -73,12 +73,13 @@ def test_a_folder_gets_picture_rows_and_options(tmp_path: Path) -> None:
     options = json.loads((out / "randomness.options.json").read_text())
     assert options["experiment"] == "randomness"
     assert (options["nodes"], options["repeats"], options["seed"]) == ([8, 12], 3, 1)
+    assert "underlay" not in options  # it takes none
 
 
 @pytest.mark.parametrize(
     ("arguments", "advice"),
     [
-        (["run", "nothing"], "choose one of aws16, randomness, propagation"),
+        (["run", "nothing"], "choose one of aws16, randomness, propagation, workload"),
         (["run", "randomness", "--nodes", "1"], "--nodes must be 2 or more"),
         (["run", "randomness", "--nodes", "32,1"], "--nodes must be 2 or more"),
         (["run", "randomness", "--nodes", "many"], "write for example --nodes 32,64"),
@@ -89,6 +90,12 @@ def test_a_folder_gets_picture_rows_and_options(tmp_path: Path) -> None:
         (["run", "randomness", "--underlay", "aws16"], "leave it out"),
         (["run", "propagation", "--underlay", "sea"], "one of: aws16, constant, plane"),
         (["run", "propagation", "--overlay", "none"], "one of: random-regular"),
+        (["run", "randomness", "--capacity", "5"], "takes no --capacity: leave it out"),
+        (["run", "workload"], "workload needs --data"),
+        (["run", "workload", "--data", "nowhere.jsonl"], "nowhere.jsonl cannot be read"),
+        (["run", "workload", "--data", "x", "--speedup", "0"], "--speedup must be above 0"),
+        (["run", "workload", "--data", "x", "--capacity", "-1"], "--capacity must be 0"),
+        (["run", "workload", "--data", "x", "--events", "0"], "--events must be 1 or more"),
         (["run", "randomness", "--engine", "spark"], "use --engine local"),
         (["run", "randomness", "--out", "/dev/null/folder"], "name another"),
     ],

@@ -29,7 +29,7 @@ from cli.commands import (
 )
 
 KEYS = ["stream", "partition", "timestamp_ms", "sequence", "publisher", "chain", "content_type"]
-KEYS += ["content", "hops", "delay_ms", "missed"]
+KEYS += ["content", "hops", "delay_ms", "missed", "gap"]
 CARRIERS = 2  # the nodes of the network that the tests share
 FLOOD = 20_000  # lines: more than a pipe, a printer and a mailbox hold
 
@@ -80,6 +80,7 @@ def test_a_pipe_of_vehicles_reaches_a_subscriber(stream: str) -> None:
     assert {row["publisher"] for row in rows} == {stream.split("/")[0]}
     assert {row["content_type"] for row in rows} == {"json"}
     assert sum(row["missed"] for row in rows) == 0
+    assert {row["gap"] for row in rows} == {None}
 
 
 def test_single_messages_come_out_as_they_went_in(stream: str) -> None:

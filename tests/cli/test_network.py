@@ -37,14 +37,14 @@ def test_a_tracker_is_named_moved_and_removed() -> None:
 
 
 def test_a_storage_node_is_named_moved_and_removed() -> None:
-    assert answer("network", "show")["storage"] == []
+    [own] = answer("network", "show")["storage"]  # which `up` has started
     added = answer("network", "add-storage", OTHER, "ws://127.0.0.1:9", "http://127.0.0.1:8")
     entry = {"node": OTHER, "address": "ws://127.0.0.1:9", "http": "http://127.0.0.1:8"}
-    assert added["storage"] == [entry]
+    assert added["storage"] == [own, entry]
     assert f"storage  {OTHER}  ws://127.0.0.1:9" in shown("network", "show")
     moved = answer("network", "add-storage", OTHER, "ws://127.0.0.1:7")
-    assert moved["storage"] == [{**entry, "address": "ws://127.0.0.1:7", "http": ""}]
-    assert answer("network", "remove-storage", OTHER)["storage"] == []
+    assert moved["storage"] == [own, {**entry, "address": "ws://127.0.0.1:7", "http": ""}]
+    assert answer("network", "remove-storage", OTHER)["storage"] == [own]
     assert "is no storage node of this network" in refusal("network", "remove-storage", OTHER)
     assert len(answer("network", "show")["trackers"]) == 1
 

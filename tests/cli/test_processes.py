@@ -68,8 +68,12 @@ def command(pid: int) -> bytes:
         return b""
 
 
+def children_that_run(verb: bytes, pid: int) -> list[int]:
+    return [child for child in children(pid) if verb in command(child).split(b"\0")]
+
+
 def trackers_of(pid: int) -> list[int]:
-    return [child for child in children(pid) if b"tracker" in command(child)]
+    return children_that_run(b"tracker", pid)
 
 
 def alive(pid: int) -> bool:
@@ -94,10 +98,13 @@ def test_a_network_is_taken_up_again_with_its_streams(own_config: Path) -> None:
     arguments = ("up", "--nodes", "1", "--port", "0", "--json", "--data", str(own_config / "net"))
     with started(*arguments) as first:
         ready = next_line(first)
-        assert list(ready) == ["event", "network", "profile", "pages", "nodes"]
-        name = answer("stream", "create", "kept")["id"]
+        assert list(ready) == ["event", "network", "profile", "pages", "nodes", "storage"]
+        assert (ready["nodes"], ready["storage"]) == (1, 1)
+        name = answer("stream", "create", "kept", "--storage", "1")["id"]
+        assert answer("publish", name, "1", "--stored", "1")["published"] == 1
+        kept_by = answer("network", "show")["storage"][0]["node"]
         started_by_it = children(first.pid)
-        assert len(started_by_it) == 2
+        assert len(started_by_it) == 3
         assert interrupted(first) == ""
         assert not any(map(alive, started_by_it))
     assert "is the tracker running?" in refusal("stream", "list")
@@ -105,6 +112,8 @@ def test_a_network_is_taken_up_again_with_its_streams(own_config: Path) -> None:
         again = next_line(second)
         assert again["network"].split("@")[0] == ready["network"].split("@")[0]
         assert answers("stream", "list") == [{"id": name}]
+        assert [each["node"] for each in answer("network", "show")["storage"]] == [kept_by]
+        assert run("resend", name) == (0, "1\n", "")
         wait_for_nodes(name, 1)
         # Two at once on one folder would spoil its registry.
         code, out, err = run(*arguments)
@@ -144,11 +153,15 @@ def test_a_process_that_dies_is_told_of_and_a_tracker_ends_the_network() -> None
         next_line(up)
         assert up.stderr is not None
         [tracker] = trackers_of(up.pid)
-        first, second = (child for child in children(up.pid) if child != tracker)
+        first, second = children_that_run(b"node", up.pid)
+        [storage] = children_that_run(b"storage", up.pid)
         os.kill(first, signal.SIGKILL)
         words = up.stderr.readline()
         assert words.startswith("error: node ")
         assert "has ended by itself (exit code -9); the network goes on without it" in words
+        os.kill(storage, signal.SIGKILL)
+        words = up.stderr.readline()
+        assert words.startswith("error: storage 0 has ended by itself (exit code -9); the network")
         assert answers("stream", "list") == []
         os.kill(tracker, signal.SIGKILL)
         assert up.wait(PATIENCE_S) == 1
@@ -178,6 +191,7 @@ def test_a_network_goes_on_while_one_of_its_trackers_lives() -> None:
     [
         (["up", "--trackers", "0"], "give 1 to 16 trackers"),
         (["up", "--nodes", "65"], "0 to 64 nodes"),
+        (["up", "--storage", "17"], "0 to 16 storage nodes"),
         (["up", "--port", "0", "--data", "/dev/null/x"], "/dev/null/x"),
         (["up", "--nodes", "0", "--port", "0", "--profile", "a b"], "cannot name a profile"),
         (["node"], "name the streams to carry, or say --all"),
@@ -242,11 +256,13 @@ def test_a_node_that_cannot_start_says_why(arguments: list[str], advice: str) ->
     assert advice in refusal("node", *arguments)
 
 
-@pytest.mark.parametrize("what", ["node", "tracker"])
+@pytest.mark.parametrize("what", ["node", "tracker", "storage"])
 def test_who_fails_by_a_mistake_of_ours_ends(what: str, network: Json, tmp_path: Path) -> None:
-    options = {"node": ["--all"], "tracker": ["--port", "0", "--join", network["network"]]}[what]
-    if what == "tracker":
-        options += ["--data", str(tmp_path)]
+    options = {
+        "node": ["--all"],
+        "tracker": ["--port", "0", "--join", network["network"], "--data", str(tmp_path)],
+        "storage": ["--data", str(tmp_path)],
+    }[what]
     program = [sys.executable, "-c", BROKEN, what, *options, "--json"]
     with subprocess.Popen(
         program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -254,7 +270,8 @@ def test_who_fails_by_a_mistake_of_ours_ends(what: str, network: Json, tmp_path:
         assert next_line(process)["event"] == "ready"
         process.send_signal(signal.SIGUSR1)
         _, err = process.communicate(timeout=PATIENCE_S)
-    said = f"this {what} failed by a mistake of its own: ValueError('broken'); report it"
+    name = {"storage": "storage node"}.get(what, what)
+    said = f"this {name} failed by a mistake of its own: ValueError('broken'); report it"
     assert (process.returncode, err.splitlines()[-1]) == (1, f"error: {said}")
 
 

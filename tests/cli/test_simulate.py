@@ -50,7 +50,7 @@ def test_the_trace_is_written_where_it_was_asked_for(small: Path, suffix: str) -
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["no-such-scenario"], "one of byzantine, city, quiet, storm"),
+        (["no-such-scenario"], "one of byzantine, city, quiet, storage, storm, trust"),
         (["quiet", "--trace", "trace.csv"], "ends in .jsonl or .parquet"),
         (["quiet", "--trace", "no/such/folder/t.jsonl"], "No such file or directory"),
     ],

@@ -20,6 +20,8 @@ from anabranch.core.errors import RemoteError
 from anabranch.core.frames import MAX_FRAME_BYTES
 from anabranch.core.ids import chain_key, stream_part
 from anabranch.core.messages import (
+    Acknowledged,
+    AskStored,
     Bye,
     ChainChanged,
     ChainHead,
@@ -27,12 +29,16 @@ from anabranch.core.messages import (
     ChainPage,
     Contact,
     Control,
+    Fetch,
+    Fetched,
     Got,
+    Hand,
     HeadList,
     Instruction,
     Introduce,
     KeyAnswer,
     KeyRequest,
+    Lead,
     Leave,
     ListChains,
     ListHeads,
@@ -40,12 +46,17 @@ from anabranch.core.messages import (
     ReadChain,
     Refused,
     Report,
+    Resend,
+    Resent,
     SlowDown,
     Status,
+    Vote,
+    Voted,
     WriteChange,
     Written,
 )
 from anabranch.core.messages.registry import NETWORK
+from anabranch.core.messages.storage import Entry, FrameName, Holding, Selection
 
 GOLDEN = Path(__file__).parent / "golden" / "packets.txt"
 HEAD = bytes([codec.PROTOCOL_VERSION, codec.CONTROL])
@@ -53,6 +64,8 @@ PART = stream_part("0x" + "0a" * 20 + "/city/cars", 3)
 ANN, BEN, CAT = b"a" * 20, b"b" * 20, b"c" * 20
 
 # One of each type, with something in every field.
+FRAME = FrameName(chain_key(ANN, 7), 2**60)
+
 EXAMPLES: list[Control] = [
     Meet(PART, True, 1_500),
     Bye(PART),
@@ -75,6 +88,16 @@ EXAMPLES: list[Control] = [
     ListHeads(4, "0x0a", b"d" * 32),
     HeadList(4, (ChainHead(PART.stream, 301, b"h" * 32),), True, True),
     Introduce(ANN, 1_767_225_600_000, b"s" * 64),
+    Resend(5, PART, Selection(1, 2, 3, 4, ANN, 6, True, b"c" * 36)),
+    AskStored(PART, (FRAME,)),
+    Acknowledged(PART, (Holding(FRAME, 300, b"d" * 32),), b"s" * 64),
+    Vote(PART, 2, 1, 300, True),
+    Voted(PART, 2, True, False),
+    Lead(PART, 2, 300),
+    Fetch(PART, 2, 300, b"h" * 32, 299),
+    Resent(5, (b"frame",), (300,), Selection(start=301), 1, 400, "busy"),
+    Hand(PART, (b"frame",)),
+    Fetched(PART, 2, 300, 290, 300, b"h" * 32, True, (Entry(2, 1_767_225_600_000, b"frame"),)),
 ]
 
 MESSAGES = st.one_of([wire_types.values(mi.type_info(kind)) for kind in wire_types.CONTROL_TYPES])
@@ -126,7 +149,7 @@ def reason(function: Any, data: bytes) -> str:
 def test_a_message_comes_back_as_it_went(kind: type, data: st.DataObject) -> None:
     message = data.draw(wire_types.values(mi.type_info(kind)))
     packet = codec.encode(message)
-    assert codec.kind(packet) == codec.CONTROL
+    assert codec.kind(packet) == (codec.BULK if kind in wire_types.BULK_TYPES else codec.CONTROL)
     back = codec.decode(packet)
     assert type(back) is kind
     assert back == message
@@ -170,13 +193,13 @@ def test_any_bytes_are_survived(data: bytes) -> None:
     survive(data)
     survive(HEAD + data)
     with suppress(RemoteError):
-        assert codec.kind(data) in (codec.CONTROL, codec.DATA)
+        assert codec.kind(data) in (codec.CONTROL, codec.DATA, codec.BULK)
     with suppress(RemoteError):
         assert 4 <= codec.frame_start(data) <= 4 + codec.MAX_ROUTE_BYTES
 
 
 @settings(max_examples=200)
-@given(st.sampled_from([0, 1, 2, 3, 4, 15, 16, 17, 18, 19]), st.lists(MSGPACK, max_size=6))
+@given(st.sampled_from([0, 1, 2, 3, 4, 15, 16, 18, 19, 48, 49, 57]), st.lists(MSGPACK, max_size=6))
 def test_any_msgpack_is_survived(tag: int, elements: list[Any]) -> None:
     part = [PART.stream, PART.partition]
     survive(HEAD + msgspec.msgpack.encode([tag, *elements]))
@@ -231,11 +254,11 @@ def test_a_length_that_lies_costs_nothing(length: bytes) -> None:
         (b"\2\0", "packet-size"),
         (b"\0\0\x90", "protocol-version"),
         (b"\1\0\x90", "protocol-version"),
-        (b"\2\2\x90", "packet-kind"),
-        (b"\2\xff\x90", "packet-kind"),
-        (b"\2\1\x90", "packet-kind"),  # data where control was due
-        (b"\2\0\x90", "malformed"),
-        (b"\2\0\xc0", "malformed"),
+        (b"\3\3\x90", "packet-kind"),
+        (b"\3\xff\x90", "packet-kind"),
+        (b"\3\1\x90", "packet-kind"),  # data where control was due
+        (b"\3\0\x90", "malformed"),
+        (b"\3\0\xc0", "malformed"),
         (codec.encode(Leave(PART)) + b"\0", "malformed"),
         (HEAD + bytes(codec.MAX_CONTROL_BYTES - 2), "malformed"),
         (HEAD + bytes(codec.MAX_CONTROL_BYTES - 1), "packet-size"),
@@ -243,7 +266,7 @@ def test_a_length_that_lies_costs_nothing(length: bytes) -> None:
 )
 def test_a_bad_control_packet_is_refused_with_its_reason(data: bytes, why: str) -> None:
     assert reason(codec.decode, data) == why
-    if why == "protocol-version" or data[1:2] > b"\1":
+    if why == "protocol-version" or data[1:2] > b"\2":
         assert reason(codec.kind, data) == why
 
 
@@ -251,7 +274,7 @@ def test_a_bad_data_packet_is_refused_with_its_reason() -> None:
     longest = codec.carry_head(1, bytes(codec.MAX_ROUTE_BYTES)) + bytes(MAX_FRAME_BYTES)
     assert codec.frame_start(longest) == 4 + codec.MAX_ROUTE_BYTES
     assert reason(codec.frame_start, longest + b"\0") == "packet-size"
-    assert codec.frame_start(b"\2\1\1\0f") == 4
-    assert reason(codec.frame_start, b"\2\1\1\0") == "packet-size"
-    assert codec.frame_start(b"\2\1\1\x40f") == 68  # beyond the end: `peek` refuses the rest
-    assert reason(codec.frame_start, b"\2\1\1\x41f") == "route-size"
+    assert codec.frame_start(b"\3\1\1\0f") == 4
+    assert reason(codec.frame_start, b"\3\1\1\0") == "packet-size"
+    assert codec.frame_start(b"\3\1\1\x40f") == 68  # beyond the end: `peek` refuses the rest
+    assert reason(codec.frame_start, b"\3\1\1\x41f") == "route-size"

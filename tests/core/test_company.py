@@ -54,6 +54,7 @@ class Rights(Service):
     def __init__(self) -> None:
         self.held: dict[NodeId, tuple[Right, float]] = {}
         self.asked_for: list[NodeId] = []
+        self.storage: list[NodeId] = []
 
     def grant(self, user: NodeId, right: Right, until: float = float("inf")) -> None:
         self.held[user] = (right, until)
@@ -65,6 +66,9 @@ class Rights(Service):
         self.asked_for.append(user)
         held = [self.held.get(who, (Right(0), 0.0)) for who in (user, PUBLIC)]
         return stream == PART.stream and any(r & right and now < until for r, until in held)
+
+    def stores(self, stream: str, user: NodeId) -> bool:
+        return user in self.storage
 
     def doubt(self, stream: str, now: float) -> list[Effect]:
         return [ASKED]

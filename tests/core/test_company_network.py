@@ -57,6 +57,9 @@ class Registry(Service):
     def may(self, stream: str, user: NodeId, right: Right, now: float) -> bool:
         return bool(self.read.get(user, Right(0)) & right)
 
+    def stores(self, stream: str, user: NodeId) -> bool:
+        return False
+
     def doubt(self, stream: str, now: float) -> list[Effect]:
         self.read = dict(self.table)
         return [Learned(stream, len(self.read))]

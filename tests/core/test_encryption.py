@@ -1,5 +1,6 @@
 """Encryption: what was locked opens in its own place, with its own key, and in no other way."""
 
+import hashlib
 import random
 from typing import Any
 
@@ -13,6 +14,7 @@ from anabranch.core.encryption import (
     GroupKey,
     decrypt,
     encrypt,
+    key_id,
     new_key,
     seal,
     unseal,
@@ -25,6 +27,7 @@ from anabranch.core.ids import FrameHead, chain_key, part_key
 from machines import NODES, OTHER, PART
 
 HEAD = FrameHead(part_key(PART), chain_key(NODES[1], 7), 4, 5, 9, 2)
+DOMAIN = b"anabranch key id v1\0"
 KEY = GroupKey(b"i" * 16, b"k" * 32)
 NEXT = GroupKey(b"j" * 16, b"n" * 32)
 NONCE = b"a nonce once"
@@ -96,8 +99,30 @@ def test_a_new_key_is_all_entropy() -> None:
     draw = entropy()
     one, two = new_key(draw), new_key(draw)
     assert (len(one.id), len(one.secret)) == (16, 32)
-    assert len({one.id, two.id, one.secret[:16], two.secret[:16]}) == 4
+    assert len({one.id, two.id, one.secret[4:18], two.secret[4:18]}) == 4
     assert new_key(entropy()) == one
+
+
+def test_a_key_fits_its_id_and_no_other_does() -> None:
+    key = new_key(entropy())
+    assert key.fits
+    assert key.id == key_id(key.secret) == hashlib.sha256(DOMAIN + key.secret).digest()[:16]
+    for false in (
+        GroupKey(key.id, key.secret[:-1] + b"x"),
+        GroupKey(key.id, key.secret + b"x"),
+        GroupKey(key.id, b""),
+        GroupKey(key.id[:-1] + b"x", key.secret),
+        GroupKey(key_id(b"short"), b"short"),
+        GroupKey(b"", key.secret),
+    ):
+        assert not false.fits
+
+
+@pytest.mark.parametrize(("known", "counted"), [(0, 0), (7, 7), (1 << 40, (1 << 32) - 1)])
+def test_a_key_says_how_many_removals_its_maker_knew_of(known: int, counted: int) -> None:
+    key = new_key(entropy(), known)
+    assert (key.removals, key.fits) == (counted, True)
+    assert key.secret[4:] == new_key(entropy()).secret[4:]
 
 
 # --- The next key ---------------------------------------------------------------------------

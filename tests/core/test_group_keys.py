@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from anabranch.core import group_keys
 from anabranch.core.changes import PUBLIC, CreateStream, Right
-from anabranch.core.encryption import GroupKey, decrypt, unwrap
+from anabranch.core.encryption import GroupKey, decrypt, key_id, unwrap
 from anabranch.core.group_keys import ROTATE_FRAMES, ROTATE_S, FrameLock, KeyRing, Locks
 from anabranch.core.ids import FrameHead, NodeId, chain_key, part_key
 from anabranch.core.machine import Effect, KeepKey
@@ -23,7 +23,8 @@ HEAD = FrameHead(part_key(PART), chain_key(ME, 7), 4, 5, 9, 2)
 
 
 def key(number: int) -> GroupKey:
-    return GroupKey(number.to_bytes(16), number.to_bytes(32))
+    secret = number.to_bytes(32)
+    return GroupKey(key_id(secret), secret)
 
 
 # --- The ring -------------------------------------------------------------------------------
@@ -44,15 +45,30 @@ def test_a_key_is_found_by_stream_publisher_and_id_and_kept_once() -> None:
     assert ring.own(STREAM, key(1).id) is None
 
 
-def test_what_an_id_stood_for_it_stands_for_ever() -> None:
+@pytest.mark.parametrize("secret", [b"x" * 32, key(1).secret[:-1], b""])
+def test_a_key_that_does_not_fit_its_id_is_not_learned(secret: bytes) -> None:
     ring = KeyRing(ME)
+    for publisher in (ALICE, ME):
+        assert ring.learn(STREAM, publisher, GroupKey(key(1).id, secret)) == []
+        assert ring.find(STREAM, publisher, key(1).id) is None
     ring.learn(STREAM, ALICE, key(1))
-    assert ring.learn(STREAM, ALICE, GroupKey(key(1).id, b"x" * 32)) == []
+    assert ring.learn(STREAM, ALICE, GroupKey(key(1).id, secret)) == []
     assert ring.find(STREAM, ALICE, key(1).id) == key(1).secret
-    ring.use(STREAM, key(2))
-    assert ring.use(STREAM, GroupKey(key(2).id, b"x" * 32)) == []
-    assert ring.learn(STREAM, ME, GroupKey(key(2).id, b"x" * 32)) == []
-    assert ring.find(STREAM, ME, key(2).id) == key(2).secret
+
+
+def test_nor_is_one_that_was_kept() -> None:
+    false = [KeepKey(STREAM, publisher, key(1).id, b"x" * 32) for publisher in (ALICE, ME)]
+    ring = KeyRing(ME, [*false, *of(KeepKey, entry(ALICE, 2) + entry(ME, 3))])
+    for publisher in (ALICE, ME):
+        assert ring.find(STREAM, publisher, key(1).id) is None
+    assert len(ring) == 2
+
+
+def test_a_key_of_our_own_that_is_in_use_is_kept_once() -> None:
+    ring = KeyRing(ME)
+    assert (ring.use(STREAM, key(2)), ring.use(STREAM, key(2))) == (entry(ME, 2), [])
+    assert ring.learn(STREAM, ME, key(2)) == []
+    assert len(ring) == 1
 
 
 def test_a_ring_begins_with_what_was_kept() -> None:
@@ -307,6 +323,20 @@ def test_who_came_and_went_unseen_is_counted_as_a_reader() -> None:
     assert world.body().key_id == second  # nobody has spoken of it
     world.locks.learned(STREAM)
     assert world.body().key_id not in (first, second)
+
+
+def test_a_key_says_how_many_removals_there_were_when_it_was_made() -> None:
+    world = World()
+    counted = []
+    for removals in (3, 3, 5):
+        world.state.removals = removals
+        world.locks.learned(STREAM)
+        world.now += ROTATE_S  # so that each frame brings another key
+        for key_of in (world.body().key_id, world.kept[-1].key_id):
+            secret = world.ring.own(STREAM, key_of)
+            assert secret is not None
+            counted.append(GroupKey(key_of, secret).removals)
+    assert counted == [3, 3, 3, 3, 5, 5]
 
 
 def test_a_stream_that_was_public_for_a_while_goes_on_with_another_key() -> None:

@@ -17,15 +17,21 @@ KEY = part_key(PART)
 LOCK = Lock(msgspec.Raw(b""), 1, b"i" * 16)
 
 
-def chain(number: int = 1) -> tuple[bytes, bytes]:
-    return KEY, chain_key(NODES[1], number)
+def chain(number: int = 1, to: int = 0) -> tuple[bytes, bytes, int]:
+    return KEY, chain_key(NODES[1], number), to
 
 
 def held(
-    number: int, of: int = 1, size: int = 1, part: bytes = KEY, by: int = 1, lock: Lock = LOCK
+    number: int,
+    of: int = 1,
+    size: int = 1,
+    part: bytes = KEY,
+    by: int = 1,
+    lock: Lock = LOCK,
+    to: int = 0,
 ) -> Held:
     head = FrameHead(part, chain_key(NODES[by], of), number - 1, number, number, 1)
-    return Held(PART, head, bytes(size), 1, NODES[2], lock)
+    return Held(PART, head, bytes(size), 1, NODES[2], lock, to)
 
 
 def numbers(frames: list[Held]) -> list[int]:
@@ -46,7 +52,7 @@ def test_frames_leave_a_chain_in_the_order_of_their_coming() -> None:
     assert chain() not in frames
     assert chain(2) in frames
     frames.take(chain(2))
-    assert sizes(frames) == [0] * 5
+    assert sizes(frames) == [0] * 7
 
 
 def test_a_frame_waits_for_so_long() -> None:
@@ -95,9 +101,9 @@ def test_a_part_that_is_left_leaves_nothing_behind() -> None:
         frames.put(held(number, of=2), START)
         frames.put(held(number, part=other), START)
     assert numbers(frames.leave(KEY)) == [1, 2, 1, 2]
-    assert (chain() in frames, (other, chain()[1]) in frames) == (False, True)
+    assert (chain() in frames, (other, chain()[1], 0) in frames) == (False, True)
     assert numbers(frames.leave(other)) == [1, 2]
-    assert sizes(frames) == [0] * 5
+    assert sizes(frames) == [0] * 7
 
 
 # --- Publishers ------------------------------------------------------------------------------
@@ -127,7 +133,7 @@ def test_a_publisher_of_great_frames_crowds_out_nobody_else(
     for number in range(1, 21):
         gone = frames.put(held(number, size=30), START)
         assert all(each.head.publisher == NODES[1] for each in gone)
-    assert len(frames.of((KEY, chain_key(NODES[2], 1)))) == 10
+    assert len(frames.of((KEY, chain_key(NODES[2], 1), 0))) == 10
 
 
 def test_many_publishers_have_equal_shares(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +142,7 @@ def test_many_publishers_have_equal_shares(monkeypatch: pytest.MonkeyPatch) -> N
     for by, amount in ((1, 12), (2, 9), (3, 9), (4, 1)):
         for number in range(1, amount + 1):
             frames.put(held(number, by=by), START)
-    shares = [len(frames.of((KEY, chain_key(NODES[by], 1)))) for by in (1, 2, 3, 4)]
+    shares = [len(frames.of((KEY, chain_key(NODES[by], 1), 0))) for by in (1, 2, 3, 4)]
     assert shares == [3, 4, 4, 1]
 
 
@@ -160,7 +166,7 @@ def test_who_waits_for_a_key_is_who_has_it_first() -> None:
     frames.take(chain(2))
     assert (awaited(0), awaited(1), awaited(2)) == ([3], [1], [2])
     frames.expire(START + HOLD_S)
-    assert sizes(frames) == [0] * 5
+    assert sizes(frames) == [0] * 7
 
 
 @given(st.lists(st.tuples(st.sampled_from("ptex"), st.integers(1, 3), st.integers(1, 50))))
@@ -181,10 +187,57 @@ def test_nothing_is_lost_doubled_or_overtaken(steps: list[tuple[str, int, int]])
             now += amount
             gone = frames.expire(now)
         for each in gone:
-            went[each.head.part, each.head.chain].append(each.head.last)
+            went[each.queue].append(each.head.last)
     waiting = 0
     for name, all_of_it in came.items():
         rest = numbers(list(frames.of(name))) if name in frames else []
         assert went[name] + rest == all_of_it
         waiting += len(rest)
     assert waiting == len(frames)
+
+
+# --- Readers ---------------------------------------------------------------------------------
+
+
+def test_readers_of_one_chain_wait_apart() -> None:
+    frames = HeldFrames()
+    for number, to in ((1, 0), (1, 5), (2, 5), (3, 0)):
+        frames.put(held(number, to=to), START)
+    assert numbers([frames.take(chain(to=5)) for _ in range(2)]) == [1, 2]
+    assert (chain(to=5) in frames, chain() in frames) == (False, True)
+    assert numbers(list(frames.of(chain()))) == [1, 3]
+
+
+def test_all_that_waits_of_a_chain_is_found_whoever_waits_for_it() -> None:
+    frames = HeldFrames()
+    name = chain()[:2]
+    assert (frames.has(name), frames.queues(name), list(frames.all_of(name))) == (False, [], [])
+    for number, to in ((1, 5), (2, 6), (3, 5)):
+        frames.put(held(number, to=to), START)
+    frames.put(held(4, of=2, to=5), START)
+    assert frames.queues(name) == [chain(to=5), chain(to=6)]
+    assert numbers(list(frames.all_of(name))) == [1, 3, 2]
+    assert frames.awaiting(held(1).key) == [chain(to=5), chain(to=6), chain(2, to=5)]
+    frames.take(chain(to=6))
+    assert (frames.has(name), frames.queues(name)) == (True, [chain(to=5)])
+
+
+def test_a_reader_that_has_closed_leaves_nothing_behind_and_the_others_wait_on() -> None:
+    frames = HeldFrames()
+    for number, of_chain, to in ((1, 1, 5), (2, 2, 5), (3, 1, 6), (4, 1, 5)):
+        frames.put(held(number, of=of_chain, to=to), START)
+    assert frames.close(7) == []
+    assert numbers(frames.close(5)) == [1, 4, 2]
+    assert (frames.oldest(5), len(frames)) == (None, 1)
+    assert numbers(frames.close(6)) == [3]
+    assert sizes(frames) == [0] * 7
+
+
+def test_the_first_frame_that_waits_for_a_reader_is_known_by_its_place() -> None:
+    frames = HeldFrames()
+    assert frames.oldest(5) is None
+    for number, of_chain, to in ((1, 1, 5), (2, 2, 6), (3, 3, 5)):
+        frames.put(held(number, of=of_chain, to=to), START)
+    assert (frames.oldest(5), frames.oldest(6), frames.newest) == (1, 2, 3)
+    frames.take(chain(1, to=5))
+    assert frames.oldest(5) == frames.newest

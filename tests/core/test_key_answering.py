@@ -1,12 +1,13 @@
 """A publisher and those who ask for its keys: whom it answers, when, and what it never says."""
 
+import random
 from typing import Any
 
 import msgspec
 import pytest
 
 from anabranch.core import key_answering
-from anabranch.core.encryption import GroupKey
+from anabranch.core.encryption import GroupKey, new_key
 from anabranch.core.identity import Signer
 from anabranch.core.ids import stream_part
 from anabranch.core.key_answering import (
@@ -68,7 +69,7 @@ class Publisher:
     def problem(self, request: bytes, sender: int = 2) -> str:
         """Return why the publisher refuses; it does so once, and signs it."""
         (answer,) = self.ask(request, sender)
-        reply = read_answer(answer, request, NET, NODES[1], KEYS.verify)
+        reply = read_answer(answer, request, NET, KEYS.verify)
         assert reply.sealed == b""
         assert self.key.secret not in answer
         return reply.problem
@@ -78,7 +79,7 @@ def test_who_may_read_gets_the_keys_that_it_asks_for() -> None:
     publisher = Publisher()
     request = publisher.request()
     (answer,) = publisher.ask(request)
-    reply = read_answer(answer, request, NET, NODES[1], KEYS.verify)
+    reply = read_answer(answer, request, NET, KEYS.verify)
     key = GroupKey(publisher.key.key_id, publisher.key.secret)
     assert open_keys(SIGNERS[2], request, reply) == [key]
 
@@ -98,10 +99,12 @@ def test_who_may_not_read_is_refused() -> None:
 def test_keys_of_others_are_unknown() -> None:
     publisher = Publisher()
     ring = publisher.world.peers[NODES[1]]._keys._ring
-    ring.learn(PART.stream, NODES[7], GroupKey(b"s" * 16, b"s" * 32))
-    ring.learn(PART.stream, NODES[1], GroupKey(b"l" * 16, b"l" * 32))
-    ring.use(OTHER.stream, GroupKey(b"o" * 16, b"o" * 32))
-    for unknown in (b"s" * 16, b"l" * 16, b"o" * 16, b"x" * 16):
+    stranger, twin, elsewhere = (new_key(random.Random(i).randbytes) for i in range(3))
+    assert ring.learn(PART.stream, NODES[7], stranger)
+    ring.learn(PART.stream, NODES[1], twin)
+    assert ring.find(PART.stream, NODES[1], twin.id)
+    ring.use(OTHER.stream, elsewhere)
+    for unknown in (stranger.id, twin.id, elsewhere.id, b"x" * 16):
         assert publisher.problem(publisher.request(key_ids=(unknown,))) == UNKNOWN_KEY
 
 
@@ -109,7 +112,7 @@ def test_of_many_keys_those_that_are_its_own_are_given() -> None:
     publisher = Publisher()
     request = publisher.request(key_ids=(b"x" * 16, publisher.key.key_id))
     (answer,) = publisher.ask(request)
-    reply = read_answer(answer, request, NET, NODES[1], KEYS.verify)
+    reply = read_answer(answer, request, NET, KEYS.verify)
     assert [k.id for k in open_keys(SIGNERS[2], request, reply)] == [publisher.key.key_id]
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.core import frames, group_keys, held_frames
-from anabranch.core.encryption import GroupKey
+from anabranch.core.encryption import GroupKey, key_id
 from anabranch.core.group_keys import FrameLock
 from anabranch.core.held_frames import HOLD_S
 from anabranch.core.ids import FrameHead, chain_key, next_number, part_key
@@ -49,7 +49,7 @@ class Story:
         self.world.let(READER, READ)
         self.world.start(1, 2, 3)
         self.keys = {
-            (place, number): GroupKey(bytes([place, number]) * 8, bytes([place, number]) * 16)
+            (place, number): GroupKey(key_id(secret := bytes([place, number]) * 16), secret)
             for place in PUBLISHERS
             for number in range(KEYS_EACH)
         }

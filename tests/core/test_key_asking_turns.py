@@ -8,8 +8,8 @@ from anabranch.core import frames, held_frames
 from anabranch.core.encryption import GroupKey, new_key
 from anabranch.core.group_keys import FrameLock, KeyRing
 from anabranch.core.held_frames import HOLD_S, Held, HeldFrames
-from anabranch.core.ids import StreamPart, chain_key, next_number, part_key
-from anabranch.core.key_asking import ANSWER_S, ASKS_PER_PUBLISHER, NO_KEY, Asking
+from anabranch.core.ids import NodeId, StreamPart, chain_key, next_number, part_key
+from anabranch.core.key_asking import ANSWER_S, ASKS_PER_PUBLISHER, NO_KEY, REFUSED_S, Asking
 from anabranch.core.key_records import make_refusal, read_request
 from anabranch.core.key_routes import KeyRoutes
 from anabranch.core.machine import Draft, LinkDown, LinkUp, Send
@@ -193,5 +193,22 @@ def test_chains_that_are_given_up_leave_their_turn_to_those_of_another_part() ->
     assert sent == [OTHER] * AT_ONCE
     gone = [each.chain for each in held.leave(part_key(OTHER))]
     assert asking.look(gone, START) == []
-    assert [size for size, _ in asking.sizes().values()] == [0] * 4
+    assert not any(size for size, _ in asking.sizes().values())
     assert asking.wakeup_at is None
+
+
+@pytest.mark.parametrize("ways", [[NODES[1]], []])
+def test_a_key_whose_turn_never_came_was_not_asked_for_in_vain(ways: list[NodeId]) -> None:
+    held, view = HeldFrames(), View(StreamState(PART.stream, NET))
+    common = (KeyRing(NODES[2]), held, KeyRoutes(), lambda part, chain: ways)
+    asking, gone = Asking(SIGNERS[2], KEYS, ENTROPY, NET, view, *common), list[Held]()
+    for number in range(2 * AT_ONCE):
+        frame = locked(1, number, START, new_key(ENTROPY))
+        each = Held(PART, frames.peek(frame), frame, 1, NODES[1], frames.lock_of(frame))
+        held.put(each, START)
+        asking.look([each.chain], START)
+        gone.append(each)
+    asking.gave_up(gone, START)
+    vain = [asking.is_in_vain(each.key, START) for each in gone]
+    assert vain == [True] * AT_ONCE + [False] * AT_ONCE
+    assert not asking.is_in_vain(gone[0].key, START + REFUSED_S)

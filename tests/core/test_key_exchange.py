@@ -16,7 +16,7 @@ from anabranch.core.machine import (
 )
 from anabranch.core.messages import Control, KeyAnswer, KeyRequest
 from anabranch.core.registry import Permission
-from key_world import READ, WRITE, KeyWorld, as_it_is, line, losing
+from key_world import READ, WRITE, KeyWorld, as_it_is, diamond, line, losing
 from machines import NODES, PART, leftovers
 
 # --- Asking and answering -------------------------------------------------------------------
@@ -222,17 +222,6 @@ def test_a_frame_with_a_lock_that_nobody_can_read_is_left_to_who_opens_it() -> N
 
 
 # --- Another way ----------------------------------------------------------------------------
-
-
-def diamond() -> KeyWorld:
-    """Let 4 hear of 1 through 2 and through 3; the first copies come from 2."""
-    world = KeyWorld((1, 2), (2, 4), (1, 3), (3, 4))
-    world.let(1, WRITE)
-    for place in (2, 3, 4):
-        world.let(place, READ)
-    world.start(1, subscribe=False)
-    world.start(2, 3, 4)
-    return world
 
 
 def test_what_is_not_answered_is_asked_through_another_neighbour() -> None:

@@ -15,10 +15,12 @@ from anabranch.core.ids import MAX_STREAM_ID_LENGTH, MAX_TIMESTAMP_MS, NodeId, s
 from anabranch.core.key_records import (
     MAX_KEYS_ASKED,
     KeyQuestion,
+    KeyReply,
     make_answer,
     make_refusal,
     make_request,
     open_keys,
+    peek_question,
     read_answer,
     read_request,
 )
@@ -59,7 +61,7 @@ class Three:
         return make_answer(self.publisher, self.curve, entropy, request, question, keys)
 
     def read(self, answer: bytes, request: bytes, network: bytes = NET) -> Any:
-        return read_answer(answer, request, network, self.publisher.node, self.curve.verify)
+        return read_answer(answer, request, network, self.curve.verify)
 
 
 THREE = [Three(curve) for curve in CURVES]
@@ -78,7 +80,7 @@ def test_a_question_and_its_keys_come_across(three: Three) -> None:
     assert read_request(request, NET, three.curve) == three.question()
     reply = three.read(three.answer(request), request)
     assert open_keys(three.user, request, reply) == KEY_LIST[:1]
-    assert reply.problem == ""
+    assert (reply.by, reply.problem) == (three.publisher.node, "")
 
 
 @both
@@ -86,7 +88,7 @@ def test_a_refusal_says_why(three: Three) -> None:
     request = three.request()
     answer = make_refusal(three.publisher, request, three.question(), "unpermitted")
     reply = three.read(answer, request)
-    assert (reply.sealed, reply.problem) == (b"", "unpermitted")
+    assert reply == KeyReply(three.publisher.node, b"", "unpermitted")
     assert refused(open_keys, three.user, request, reply)
 
 
@@ -108,6 +110,7 @@ def test_no_flipped_bit_goes_unnoticed(three: Three, data: st.DataObject) -> Non
 @both
 def test_nobody_asks_in_the_name_of_another(three: Three) -> None:
     question = three.question()
+    assert peek_question(make_request(three.eve, question)) == question  # whoever asks it
     assert refused(read_request, make_request(three.eve, question), NET, three.curve)
     # With the victim's address and one's own public key the answer would be sealed to oneself.
     mixed = three.question(public=three.eve.public)
@@ -136,8 +139,12 @@ def test_nobody_answers_in_the_name_of_another(three: Three) -> None:
     entropy = random.Random(1).randbytes
     question = three.question()
     false = make_answer(three.eve, three.curve, entropy, request, question, KEY_LIST[:1])
-    assert refused(three.read, false, request)
-    assert refused(three.read, make_refusal(three.eve, request, question, "no"), request)
+    refusal = make_refusal(three.eve, request, question, "no")
+    for answer in (false, refusal):
+        assert three.read(answer, request).by == three.eve.node
+        named = answer.replace(three.eve.node, three.publisher.node)
+        assert named != answer
+        assert refused(three.read, named, request)
 
 
 @both
@@ -154,6 +161,7 @@ def test_only_who_asked_reads_the_answer(three: Three) -> None:
 @given(st.binary(max_size=300))
 def test_junk_is_refused(three: Three, junk: bytes) -> None:
     assert refused(read_request, junk, NET, three.curve)
+    assert refused(peek_question, junk)
     assert refused(three.read, junk, b"request")
 
 

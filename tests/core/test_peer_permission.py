@@ -56,6 +56,9 @@ class Reader(Service):
     def may(self, stream: str, user: NodeId, right: Right, now: float) -> bool:
         return right is Right.SUBSCRIBE  # everybody
 
+    def stores(self, stream: str, user: NodeId) -> bool:
+        return False
+
     def doubt(self, stream: str, now: float) -> list[Effect]:
         return [] if self.silent else [ASKED]
 

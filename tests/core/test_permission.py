@@ -29,6 +29,9 @@ class Register:
         self.asked += 1
         return publisher in self.may
 
+    def stores(self, stream: str, user: NodeId) -> bool:
+        return False
+
     def doubt(self, stream: str, now: float) -> list[Effect]:
         return [Notice(None, "asked", stream)]
 

@@ -224,6 +224,29 @@ def test_a_copy_goes_its_own_way() -> None:
     assert twin.permissions == {}
 
 
+def test_who_could_ever_publish_is_remembered_for_the_sake_of_history() -> None:
+    writer = stream(SetPermission(ANN.node, int(Right.PUBLISH)), SetPermission(ANN.node, 0))
+    state = writer.state
+    assert not state.may(ANN.node, Right.PUBLISH, START)
+    assert state.wrote(ANN.node)
+    assert state.wrote(OWNER.node)
+    assert not state.wrote(BEN.node)
+    assert not state.copy().wrote(BEN.node)
+    assert Writer().add(CreateStream(public=Right.PUBLISH)).state.wrote(BEN.node)
+
+
+def test_the_first_storage_nodes_of_a_stream_are_remembered_until_it_is_created_anew() -> None:
+    writer = stream(EditStream(degree=6))
+    assert writer.state.first_storage == ()
+    writer.add(EditStream(storage=(ANN.node,)))
+    assert writer.state.first_storage == (ANN.node,)
+    writer.add(EditStream(storage=(BEN.node, ANN.node)), EditStream(storage=()))
+    writer.add(EditStream(storage=(BEN.node,)))
+    assert writer.state.first_storage == (ANN.node,)
+    writer.add(DeleteStream()).add(CreateStream(storage=(BEN.node,)))
+    assert writer.state.first_storage == (BEN.node,)
+
+
 def test_names_of_chains() -> None:
     assert is_chain_name(NETWORK)
     assert is_chain_name(STREAM)

@@ -77,6 +77,10 @@ class BlockRegistry(Registry):
 
     trackers = TRACKERS  # of a network that has just the one
 
+    @property
+    def storage(self) -> tuple[TrackerEntry, ...]:
+        return ()
+
     def knows(self, chain: str) -> bool:
         return chain in self._followed
 

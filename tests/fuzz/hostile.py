@@ -168,7 +168,7 @@ def packet(choices: Choices) -> bytes:
 
 def check_packet(data: bytes) -> None:
     """Read bytes in every way there is."""
-    assert read(codec.kind, data) in (codec.CONTROL, codec.DATA, None)
+    assert read(codec.kind, data) in (codec.CONTROL, codec.DATA, codec.BULK, None)
     message = read(codec.decode, data)
     if message is not None:
         assert codec.decode(codec.encode(message)) == message

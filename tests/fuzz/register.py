@@ -54,6 +54,10 @@ class Register(Service):
         """Have heard of everything, or of nothing."""
         return float("inf") if self._turn % 2 else 0.0
 
+    def stores(self, stream: str, user: NodeId) -> bool:
+        """Tell that nobody stores anything."""
+        return False
+
     def doubt(self, stream: str, now: float) -> list[Effect]:
         """Ask the keeper, if the mood is right."""
         return [Send(self._keeper, ReadChain(self._turn, stream))] if self._turn % 3 else []

@@ -43,7 +43,7 @@ def read_all(data: bytes) -> None:
         decode_change,
         lock_of,
         lambda raw: read_request(raw, NAME, KEYS),
-        lambda raw: read_answer(raw, b"", NAME, OWNER.node, KEYS.verify),
+        lambda raw: read_answer(raw, b"", NAME, KEYS.verify),
     ):
         try:
             function(data)

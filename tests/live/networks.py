@@ -13,6 +13,7 @@ from anabranch.core.ids import StreamPart
 from anabranch.live.address import NetworkAddress
 from anabranch.live.keys import new_key
 from anabranch.live.loop import run as run_on_loop
+from anabranch.live.storage.process import StorageProcess
 from anabranch.live.tracker import TrackerProcess
 
 T = TypeVar("T")
@@ -44,6 +45,7 @@ class LiveNetwork:
         self.folder = folder
         self.owner = new_key()[0]
         self.trackers: list[TrackerProcess] = []
+        self.storage: list[StorageProcess] = []
         self.address: NetworkAddress
         self._stack = stack
 
@@ -75,6 +77,23 @@ class LiveNetwork:
             raise
         return tracker
 
+    async def add_storage(self, **more: Any) -> StorageProcess:
+        """Start one more storage node, which the network's owner names."""
+        storage = await self.start_storage(len(self.storage), **more)
+        self.storage.append(storage)
+        return storage
+
+    async def start_storage(self, index: int, **more: Any) -> StorageProcess:
+        """Start a storage node from its folder, for the first time or again."""
+        storage = StorageProcess(self.folder / f"storage-{index}", self.address, **more)
+        await storage.start()
+        try:
+            assert await storage.take_place(self.owner)
+        except BaseException:
+            await storage.stop()
+            raise
+        return storage
+
     async def join(self, key: Identity | None = None, **more: Any) -> Network:
         """Connect a node that leaves when the test ends; by default it has the owner's key."""
         return await self.enter(self.connect(key, **more))
@@ -89,16 +108,22 @@ class LiveNetwork:
 
 
 @asynccontextmanager
-async def live_network(folder: Path, trackers: int = 1) -> AsyncIterator[LiveNetwork]:
-    """Run trackers; whatever was started ends with the context."""
+async def live_network(
+    folder: Path, trackers: int = 1, storage: int = 0
+) -> AsyncIterator[LiveNetwork]:
+    """Run trackers and storage nodes; whatever was started ends with the context."""
     async with AsyncExitStack() as stack:
         live = LiveNetwork(folder, stack)
         try:
             for _ in range(trackers):
                 await live.add_tracker()
+            for _ in range(storage):
+                await live.add_storage()
             yield live
             await stack.aclose()
         finally:
+            for storage in live.storage:
+                await storage.stop()
             for tracker in live.trackers:
                 await tracker.stop()
 

@@ -78,7 +78,7 @@ def test_a_closed_loop_keeps_so_many_under_way() -> None:
 
             def look(_: float) -> None:
                 nonlocal most
-                most = max(most, alice.node.room(stream.id).messages)
+                most = max(most, alice.node.publications.room(stream.id).messages)
 
             closed = Load(size=9, duration_s=0.4, in_flight=16)
             published, failed, _ = await publish_load([stream], closed, look)

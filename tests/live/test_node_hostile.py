@@ -11,7 +11,8 @@ from anabranch import Network, Stream
 from anabranch.core import codec, frames
 from anabranch.core.ids import NodeId, number_of, show, stream_part
 from anabranch.core.incoming import MAX_SKEW_S
-from anabranch.core.messages import Contact, Instruction
+from anabranch.core.messages import Contact, Instruction, Meet
+from anabranch.core.messages.storage import Resent
 from anabranch.core.parts import JOIN_WINDOW_S
 from anabranch.live.keys import new_key
 from anabranch.live.transports.batches import MAX_BATCH_BYTES
@@ -137,18 +138,24 @@ def malformed() -> dict[str, tuple[bytes, str]]:
     short = carry(frame)[:-1]
     backwards = bytearray(frame)
     backwards[45:53] = b"\xff" * 8  # the message before it
+    version = bytes([codec.PROTOCOL_VERSION])
+    control, bulk = version + bytes([codec.CONTROL]), version + bytes([codec.BULK])
+    small, large = codec.encode(Meet(part)), codec.encode(Resent(1))
     return {
-        "one byte": (b"\x02", "packet-size"),
+        "one byte": (version, "packet-size"),
         "another version": (b"\x09\x00\x80", "protocol-version"),
-        "neither control nor data": (b"\x02\x07\x00", "packet-kind"),
-        "no msgpack": (b"\x02\x00\xc1", "malformed"),
-        "an unknown message": (b"\x02\x00\x91\x63", "malformed"),
-        "fields that are missing": (b"\x02\x00\x91\x01", "malformed"),
-        "a tower of arrays": (b"\x02\x00" + b"\x91" * 10_000, "malformed"),
-        "too much control": (b"\x02\x00" + bytes(codec.MAX_CONTROL_BYTES), "packet-size"),
-        "data without a frame": (b"\x02\x01\x01\x00", "packet-size"),
-        "a route that is too long": (b"\x02\x01\x01\xff" + bytes(300), "route-size"),
-        "half a head": (b"\x02\x01\x01\x01\x01" + frame[: head // 2], "frame-size"),
+        "neither control nor data": (version + b"\x07\x00", "packet-kind"),
+        "no msgpack": (control + b"\xc1", "malformed"),
+        "an unknown message": (control + b"\x91\x63", "malformed"),
+        "fields that are missing": (control + b"\x91\x01", "malformed"),
+        "a tower of arrays": (control + b"\x91" * 10_000, "malformed"),
+        "too much control": (control + bytes(codec.MAX_CONTROL_BYTES), "packet-size"),
+        "bulk that is no msgpack": (bulk + b"\xc1", "malformed"),
+        "a small message in a bulk packet": (bulk + small[2:], "malformed"),
+        "a bulk message in a small packet": (control + large[2:], "malformed"),
+        "data without a frame": (codec.DATA_HEAD + b"\x01\x00", "packet-size"),
+        "a route that is too long": (codec.DATA_HEAD + b"\x01\xff" + bytes(300), "route-size"),
+        "half a head": (codec.DATA_HEAD + b"\x01\x01\x01" + frame[: head // 2], "frame-size"),
         "a frame of another version": (carry(b"\x09" + frame[1:]), "frame-version"),
         "a frame that was cut short": (short, "frame-length"),
         "numbers that go backwards": (carry(bytes(backwards)), "frame-numbers"),
@@ -361,7 +368,9 @@ def test_a_tracker_cuts_off_who_breaks_the_protocol(tmp_path: Path) -> None:
     async def main() -> None:
         async with besieged(tmp_path) as siege:
             [hostile], [tracker] = siege.hostile, siege.live.trackers
-            hostile.send(tracker.identity.node, b"\x02\x00\xc1")
+            hostile.send(
+                tracker.identity.node, bytes([codec.PROTOCOL_VERSION, codec.CONTROL, 0xC1])
+            )
             assert await hostile.end_of(tracker.identity.node) == "malformed"
             machine, honest = tracker.machine.tracker, {node.node.node for node in siege.nodes}
             assert machine.counts["faults"] == 1

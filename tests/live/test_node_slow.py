@@ -137,7 +137,7 @@ def test_a_neighbour_that_stands_still_is_cut_and_comes_back(
                 )
                 for number in range(20):
                     await another.publish(number.to_bytes(4))
-                chain = f"{nodes[1].me}.{nodes[1].node.chain(part)}"
+                chain = f"{nodes[1].me}.{nodes[1].node.publications.chain(part)}"
                 await eventually(lambda: heard(child, chain) == 20, "it hears what is new")
 
     run(main())

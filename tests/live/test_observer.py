@@ -3,7 +3,9 @@
 import json
 from typing import Any
 
-from anabranch.core.ids import FrameHead, number_of, show
+from anabranch.core.ids import FrameHead, StreamPart, number_of, show
+from anabranch.core.key_asking import NO_KEY
+from anabranch.core.key_exchange import UNREADABLE
 from anabranch.core.machine import (
     Deliver,
     Disconnect,
@@ -88,6 +90,16 @@ def test_chains_beyond_the_bound_are_counted_and_not_told_apart() -> None:
     shown = observer.snapshot()
     assert len(shown["chains"]) == MAX_TALLIED_CHAINS
     assert shown["parts"][str(PART)]["delivered"] == MAX_TALLIED_CHAINS + 5
+
+
+def test_it_tells_who_misses_what_cannot_be_opened() -> None:
+    watch = Watch()
+    of_frame, told = delivery(Chain(SIGNERS[5])).head, list[tuple[StreamPart, int, int]]()
+    watch.observer.on_unreadable = lambda *missed: told.append(missed)
+    for reason in (NO_KEY, UNREADABLE, "unpermitted"):
+        watch.observer.dropped(START, Dropped(of_frame, reason, A))
+        watch.observer.dropped(START, Dropped(of_frame, reason, A, to=9))
+    assert told == [(PART, 1, 0), (PART, 1, 9)] * 2
 
 
 def test_duplicates_are_counted_apart_from_other_drops() -> None:

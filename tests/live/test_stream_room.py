@@ -17,7 +17,7 @@ def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def under_way(stream: Stream) -> tuple[int, int, int]:
-    room = stream._node.room(stream.id)
+    room = stream._node.publications.room(stream.id)
     return room.messages, room.bytes, len(room.waiting)
 
 

@@ -1,14 +1,30 @@
 """Subscriptions of one node: the Peer hears what all of them together want."""
 
+import asyncio
 from typing import Any
 
+import msgspec
+
 from anabranch.core.ids import StreamPart
-from anabranch.core.machine import Event, Subscribe, Unsubscribe
+from anabranch.core.machine import (
+    Close,
+    Drained,
+    Event,
+    HistoryEnded,
+    Missed,
+    Open,
+    PageEnded,
+    Subscribe,
+    Unsubscribe,
+)
+from anabranch.core.messages.storage import Selection
 from anabranch.live.errors import AnabranchError
-from anabranch.live.subscription import Subscription
+from anabranch.live.subscription import Plan, Subscription
 from anabranch.live.subscriptions import Subscriptions
 from live.networks import run
+from live.test_subscription import CHAIN, Reader
 
+ORDER = Plan(ordered=True)
 A, B = StreamPart("0x" + "0a" * 20 + "/a", 0), StreamPart("0x" + "0a" * 20 + "/a", 1)
 
 
@@ -73,10 +89,23 @@ def test_keys_are_wanted_while_somebody_reads() -> None:
 def test_what_cannot_be_opened_is_counted_where_it_is_missed() -> None:
     async def main() -> None:
         desk = Desk()
-        one, other = await desk.open(A), await desk.open(B)
-        desk.all.unreadable(A, 3)
-        desk.all.unreadable(StreamPart(A.stream, 7), 5)
-        assert (one.unreadable, other.unreadable) == (3, 0)
+        one, other, ordered = await desk.open(A), await desk.open(B), await desk.open(A, plan=ORDER)
+        desk.all.unreadable(A, 3, to=0)
+        desk.all.unreadable(StreamPart(A.stream, 7), 5, to=0)
+        assert (one.unreadable, other.unreadable, ordered.unreadable) == (3, 0, 0)
+        desk.all.unreadable(A, 4, to=1)
+        assert (one.unreadable, other.unreadable, ordered.unreadable) == (3, 0, 4)
+
+    run(main())
+
+
+def test_what_waited_for_a_reader_that_has_closed_is_missed_by_nobody() -> None:
+    async def main() -> None:
+        desk = Desk()
+        plain, first, second = await desk.open(A), *[await desk.open(A, plan=ORDER) for _ in "ab"]
+        first.close()
+        desk.all.unreadable(A, 4, to=1)
+        assert (plain.unreadable, first.unreadable, second.unreadable) == (0, 0, 0)
 
     run(main())
 
@@ -110,5 +139,47 @@ def test_a_subscription_that_fails_while_it_is_entered_is_gone() -> None:
         await desk.open(A, B)
         assert desk.news() == [Subscribe(A), Unsubscribe(A), Unsubscribe(B)]
         assert list(desk.all) == []
+
+    run(main())
+
+
+def test_who_reads_in_order_has_a_ticket_for_each_part() -> None:
+    async def main() -> None:
+        desk = Desk()
+        past = Selection(last=5, by_number=True)
+        reading = await desk.open(A, B, plan=Plan(True, past))
+        assert desk.news() == [
+            Subscribe(A, plain=False),
+            Open(1, A, past),
+            Subscribe(B, plain=False),
+            Open(2, B, past),
+        ]
+        desk.all.page_ended(PageEnded(1))
+        asking = asyncio.create_task(anext(reading))
+        await asyncio.sleep(0)
+        assert desk.news() == [Drained(1)]
+        asking.cancel()
+        reading.close()
+        assert desk.news() == [Close(1), Close(2), Unsubscribe(A), Unsubscribe(B)]
+        desk.all.history_ended(HistoryEnded(1))  # on its way when it was closed
+        desk.all.missed(Missed(2, B, CHAIN, 1, 2, ""))
+
+    run(main())
+
+
+def test_what_is_for_one_reader_is_for_nobody_else() -> None:
+    async def main() -> None:
+        desk = Desk()
+        plain, ordered = await desk.open(A), await desk.open(A, plan=Plan(True))
+        assert desk.news() == [Subscribe(A), Open(1, A)]
+        frame = Reader().deliver(b"a", part=A)
+        desk.all.deliver(frame, 0.0)
+        assert (plain.waiting, ordered.waiting) == (1, 0)
+        desk.all.deliver(msgspec.structs.replace(frame, to=1), 0.0)
+        assert (plain.waiting, ordered.waiting) == (1, 1)
+        plain.close()
+        assert desk.news() == [Subscribe(A, plain=False)]
+        desk.all.deliver(msgspec.structs.replace(frame, to=9), 0.0)
+        assert ordered.waiting == 1
 
     run(main())

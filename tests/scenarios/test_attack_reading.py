@@ -103,7 +103,9 @@ async def answer_to(place: Town, spy: Spy, ticket: bytes, request: bytes) -> Key
     """Wait for the owner's answer."""
     await eventually(lambda: any(a.ticket == ticket for a in spy.words(KeyAnswer)), "an answer")
     [answer] = [a.answer for a in spy.words(KeyAnswer) if a.ticket == ticket]
-    return read_answer(answer, request, spy.network, place.owner, CURVE.verify)
+    reply = read_answer(answer, request, spy.network, CURVE.verify)
+    assert reply.by == place.owner
+    return reply
 
 
 async def carrier_in(place: Town, kind: type[Spy] = Spy) -> Spy:
@@ -124,7 +126,7 @@ def test_no_keys_without_permission(tmp_path: Path) -> None:
                 request = make_request(user, question(place, carrier, user, key_id))
                 ticket = ask(place, carrier, request)
                 assert await answer_to(place, carrier, ticket, request) == KeyReply(
-                    b"", UNPERMITTED
+                    place.owner, b"", UNPERMITTED
                 )
             # Whoever may have it is given it, by the same way: that is not what was missing.
             request = make_request(guest, question(place, carrier, guest, key_id))

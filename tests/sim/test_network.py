@@ -53,6 +53,25 @@ def test_jitter_lets_packets_overtake_each_other() -> None:
     assert times != sorted(times)
 
 
+def test_a_spread_makes_packets_faster_or_slower_and_never_early() -> None:
+    rng, faults = random.Random(1), PacketFaults(spread_ms=6)
+    times = [arrivals(lane(), 1, NOW, faults, rng)[0] - NOW for _ in range(1000)]
+    assert all(0.004 <= after <= 0.016 for after in times)
+    assert sum(times) / 1000 == pytest.approx(0.01, rel=0.03)
+    assert times != sorted(times)
+    wide = PacketFaults(spread_ms=100)
+    assert min(arrivals(lane(), 1, NOW, wide, rng)[0] for _ in range(100)) == NOW
+
+
+def test_in_order_a_packet_waits_for_those_before_it_on_its_lane() -> None:
+    rng, faults = random.Random(1), PacketFaults(spread_ms=6, in_order=True)
+    busy, other = lane(), lane()
+    times = [arrivals(busy, 1, NOW, faults, rng)[0] for _ in range(50)]
+    assert times == sorted(times)
+    assert len(set(times)) > 1
+    assert min(arrivals(other, 1, NOW, faults, rng)[0] for _ in range(3)) < times[-1]
+
+
 def test_reordering_holds_up_some_packets() -> None:
     rng, faults = random.Random(1), PacketFaults(reordering=0.5, reordering_ms=40)
     times = {round(arrivals(lane(), 1, NOW, faults, rng)[0], 6) for _ in range(50)}

@@ -41,10 +41,17 @@ class Bench:
             self.permit(node, self.reader, BOTH, at=START_AT)
             self.permit(node, self.stranger, Right(0), at=START_AT)
 
-    def permit(self, where: SimNode, whom: SimNode, rights: Right, at: float | None = None) -> None:
+    def permit(
+        self,
+        where: SimNode,
+        whom: SimNode,
+        rights: Right,
+        at: float | None = None,
+        until: float = 0.0,
+    ) -> None:
         """Let one node, and no other, hear of a permission."""
         history = self.cluster.history(where, self.stream)
-        action = SetPermission(self.cluster.user(whom), rights)
+        action = SetPermission(self.cluster.user(whom), rights, int(until * 1000))
         change = make_change(self.cluster.owner, history, action, at or self.sim.now)
         history.add(change, lambda author, digest, signature: True)
         if where in self.cluster.peers:
@@ -135,6 +142,28 @@ def old_key_used_after_removal(bench: Bench) -> None:
     bench.checker.bounds()
 
 
+def old_key_used_after_expiry(bench: Bench) -> None:
+    for node in bench.cluster.peers:
+        bench.permit(node, bench.reader, Right.SUBSCRIBE, until=bench.sim.now + 1)
+    bench.publish(bench.sealed())
+    bench.give(bench.reader)
+    bench.checker.bounds()
+    assert bench.checker.violations == []
+    bench.sim.run(bench.sim.now + 1)
+    bench.publish(bench.sealed())
+    bench.checker.bounds()
+
+
+def key_from_one_who_had_not_heard_of_the_removal(bench: Bench) -> None:
+    bench.permit(bench.publisher, bench.reader, Right(0))
+    bench.publish(bench.sealed())
+    other = next(n for n in bench.cluster.peers if n not in (bench.publisher, bench.reader))
+    assert bench.cluster.may(bench.reader, bench.part, Right.SUBSCRIBE)
+    bench.checker.told(other, Learned(bench.stream, 1), bench.sim.now)
+    bench.give(bench.reader)
+    bench.checker.bounds()
+
+
 def key_under_another_name(bench: Bench) -> None:
     bench.publish(bench.sealed())
     bench.give(bench.stranger, GroupKey(b"?" * 16, KEY.secret))
@@ -178,6 +207,8 @@ def a_neighbour_without_rights(bench: Bench) -> None:
         (readable_on_the_way, "can be read in its frame"),
         (key_of_a_stranger, "has a key to what it may not read"),
         (old_key_used_after_removal, "has a key to what it may not read"),
+        (old_key_used_after_expiry, "has a key to what it may not read"),
+        (key_from_one_who_had_not_heard_of_the_removal, "has a key to what it may not read"),
         (key_under_another_name, "opens what it may not read"),
         (next_key_to_be_unwrapped, "opens what it may not read"),
         (a_node_believes_something_else, "another head"),
@@ -203,6 +234,23 @@ def test_whoever_is_permitted_later_may_have_the_key_to_what_was_before() -> Non
     bench.publish(bench.sealed())
     bench.permit(bench.publisher, bench.stranger, Right.SUBSCRIBE)
     bench.give(bench.stranger)
+    bench.checker.bounds()
+    bench.checker.ended()
+    assert bench.checker.violations == []
+
+
+@pytest.mark.parametrize("taken_back", [False, True])
+@pytest.mark.parametrize("first", ["heard", "published"])
+def test_whom_others_know_to_be_permitted_may_have_the_key(first: str, taken_back: bool) -> None:
+    """Whoever reads may give it to him, though the publisher has heard nothing."""
+    bench = Bench()
+    if first == "published":
+        bench.publish(bench.sealed())
+    bench.permit(bench.reader, bench.stranger, Right.SUBSCRIBE)
+    bench.give(bench.stranger)
+    if taken_back:
+        bench.permit(bench.reader, bench.stranger, Right(0))
+    bench.publish(bench.sealed())
     bench.checker.bounds()
     bench.checker.ended()
     assert bench.checker.violations == []

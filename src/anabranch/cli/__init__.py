@@ -12,7 +12,9 @@ from anabranch.cli import (
     network,
     processes,
     profile,
+    reading,
     simulate,
+    storage,
     stream,
     topology,
 )
@@ -25,7 +27,8 @@ app = typer.Typer(
 app.command("up")(processes.up)
 app.command("demo")(demo.demo)
 app.command("publish")(messages.publish)
-app.command("subscribe")(messages.subscribe)
+app.command("subscribe")(reading.subscribe)
+app.command("resend")(reading.resend)
 app.add_typer(stream.app, name="stream")
 app.add_typer(key.app, name="key")
 app.add_typer(profile.app, name="profile")
@@ -34,6 +37,7 @@ app.command("topology")(topology.topology)
 app.command("top")(topology.top)
 app.command("node")(processes.node)
 app.command("tracker")(processes.tracker)
+app.command("storage")(storage.storage)
 app.command("bench")(bench.bench)
 app.add_typer(mock.app, name="mock")
 app.command("simulate")(simulate.simulate)

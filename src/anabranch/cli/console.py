@@ -58,7 +58,8 @@ def say(row: Mapping[str, Any], as_json: bool) -> None:
         return
     width = max(map(len, row), default=0)
     for name, value in row.items():
-        print_line(f"{name:<{width}}  {value}")
+        shown = ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
+        print_line(f"{name:<{width}}  {shown}")
 
 
 def print_line(line: str) -> None:

@@ -102,7 +102,7 @@ async def _demo(
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="anabranch-demo-"))
         local = LocalNetwork(Path(folder))
         stack.push_async_callback(local.stop)
-        await local.start(TRACKERS, 0, lambda done: show("starting trackers", done, ""))
+        await local.start(TRACKERS, 0, progress=lambda done: show("starting trackers", done, ""))
         async with connect(local.address, key=local.owner_key) as network:
             stream = (await network.create_stream(PATH)).id
             trackers = await network.trackers()

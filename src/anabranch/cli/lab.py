@@ -2,7 +2,6 @@
 
 import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -56,6 +55,13 @@ def run(
     seed: Annotated[int | None, typer.Option(help="Same seed, same rows.")] = None,
     overlay: Annotated[str | None, typer.Option(help="How neighbours are chosen.")] = None,
     underlay: Annotated[str | None, typer.Option(help="The network below.")] = None,
+    data: Annotated[str | None, typer.Option(help="The file with a published workload.")] = None,
+    events: Annotated[int | None, typer.Option(help="How many of a workload's events.")] = None,
+    speedup: Annotated[float | None, typer.Option(help="Over the pace of the paper.")] = None,
+    capacity: Annotated[float | None, typer.Option(help="Packets a second and node.")] = None,
+    ordered: Annotated[
+        bool | None, typer.Option("--ordered", help="Store all, and read in order.")
+    ] = None,
     engine: Annotated[str, typer.Option(help="Where it runs: local.")] = "local",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per row.")] = False,
     out: Annotated[
@@ -68,46 +74,73 @@ def run(
 ) -> None:
     """Run an experiment; print its table, or its rows as JSON."""
     known = experiments()
-    from anabranch.lab.experiment import OptionError
-
     if name not in known:
         fail(f"no experiment is called {name!r}: choose one of {', '.join(known)}")
     if engine != "local":
         fail(f"--engine {engine} is not there: use --engine local")
-    experiment = known[name]
-    try:
-        params = experiment.params(
-            nodes=None if nodes is None else numbers(nodes),
-            repeats=repeats,
-            degree=degree,
-            seed=seed,
-            overlay=overlay,
-            underlay=underlay,
-        )
-        if out is None and not as_json:
-            out = DEFAULT_OUT
-        if out is not None:
-            out.mkdir(parents=True, exist_ok=True)
-    except OptionError as error:
-        fail(str(error))
-    except OSError as error:
-        fail(f"--out {out} cannot be made a folder ({error.strerror}): name another")
+    if out is None and not as_json:
+        out = DEFAULT_OUT
+    given = {
+        "nodes": None if nodes is None else numbers(nodes),
+        "repeats": repeats,
+        "degree": degree,
+        "seed": seed,
+        "overlay": overlay,
+        "underlay": underlay,
+        "data": data,
+        "events": events,
+        "speedup": speedup,
+        "capacity": capacity,
+        "ordered": ordered,
+    }
+    perform(known[name], given, as_json, out)
+
+
+def perform(
+    experiment: "lab.Experiment", given: dict[str, Any], as_json: bool, out: Path | None
+) -> None:
+    """Run an experiment with the options that were given, print what it finds, and keep it."""
+    from anabranch.lab.experiment import OptionError
+
     rows: list[dict[str, Any]] = []
     samples: lab.Samples | None = {} if out is not None else None
     # Rows that appear on the screen are progress enough, and a bar would run into them.
-    with progress_bar(experiment.title, shown=not (as_json and sys.stdout.isatty())) as progress:
-        for row in experiment.run(params, progress, samples):
-            rows.append(row)
-            if as_json:
-                print(json.dumps(row), flush=True)
+    shown = not (as_json and sys.stdout.isatty())
+    try:
+        params = experiment.params(**given)
+        make_folder(out)
+        with progress_bar(experiment.title, shown) as progress:
+            for row in experiment.run(params, progress, samples):
+                rows.append(row)
+                if as_json:
+                    print(json.dumps(row), flush=True)
+    except OptionError as error:
+        fail(str(error))
     if not as_json:
         Console().print(experiment.table(rows))
     if out is not None and samples is not None:
-        experiment.draw(rows, samples, out / f"{name}.png")
-        (out / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        options = {"experiment": name, "engine": engine} | asdict(params)
-        (out / f"{name}.options.json").write_text(json.dumps(options, indent=2) + "\n")
-        typer.echo(f"wrote {name}.png, {name}.jsonl and {name}.options.json to {out}", err=True)
+        experiment.draw(rows, samples, out / f"{experiment.name}.png")
+        keep(experiment, params, rows, out)
+
+
+def make_folder(out: Path | None) -> None:
+    """Make the folder for what is kept, if anything is."""
+    try:
+        if out is not None:
+            out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        fail(f"--out {out} cannot be made a folder ({error.strerror}): name another")
+
+
+def keep(
+    experiment: "lab.Experiment", params: "lab.Params", rows: list[dict[str, Any]], out: Path
+) -> None:
+    """Write the rows, and the options that they follow from, beside the picture."""
+    name = experiment.name
+    (out / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = {"experiment": name, "engine": "local"} | experiment.options_of(params)
+    (out / f"{name}.options.json").write_text(json.dumps(options, indent=2) + "\n")
+    typer.echo(f"wrote {name}.png, {name}.jsonl and {name}.options.json to {out}", err=True)
 
 
 def numbers(text: str) -> tuple[int, ...]:

@@ -1,7 +1,6 @@
-"""`anabranch publish` and `anabranch subscribe`: JSON lines in and out; commands compose."""
+"""`anabranch publish`: JSON lines in; commands compose."""
 
 import asyncio
-import base64
 import json
 import os
 import threading
@@ -15,18 +14,14 @@ import typer
 from anabranch.cli.console import STDERR, Printer, fail, handled, print_json, print_line
 from anabranch.cli.options import Address, AsJson, KeyFile, Profile, network_of
 from anabranch.core.errors import LocalError
-from anabranch.core.key_asking import NO_KEY
-from anabranch.core.machine import Notice
 from anabranch.live.errors import AnabranchError
 from anabranch.live.loop import ending, run
-from anabranch.live.message import Message, MessageId
+from anabranch.live.message import MessageId
 from anabranch.live.metrics import cpu_ms
 from anabranch.live.stream import Stream
-from anabranch.live.subscription import Subscription
 
 IN_FLIGHT = 2_000  # lines that have been read and have no outcome yet
 INTERRUPTED_S = 2.0  # how long messages under way may still take after Ctrl-C
-LAST_LINES_S = 1.0  # how long what has come may take to be printed after Ctrl-C
 LINES_AHEAD = 1_000  # lines that wait between the reader and the publisher
 
 Name = Annotated[str, typer.Argument(help="0x<owner>/<path>, or the path of one of your own.")]
@@ -49,6 +44,9 @@ def publish(
     ] = None,
     partition: Annotated[int | None, typer.Option(help="The partition, for all messages.")] = None,
     ids: Annotated[bool, typer.Option("--ids", help="Print each message's id.")] = False,
+    stored: Annotated[
+        int, typer.Option(help="Wait until so many storage nodes hold each message.")
+    ] = 0,
     patience: Annotated[
         float, typer.Option(help="Seconds that a message may wait for a neighbour.")
     ] = 60.0,
@@ -63,7 +61,7 @@ def publish(
         began = time.perf_counter()
         async with network_of(profile, address, key, patience_s=patience) as network:
             opened = await network.stream(stream)
-            publisher = _Publisher(opened, key_field, partition)
+            publisher = _Publisher(opened, key_field, partition, stored)
             if message is not None:
                 content = _parse(message, text, "the message")
                 chosen_by = publisher.key(content, "the message")
@@ -82,6 +80,8 @@ def publish(
 
     if key_field is not None and partition is not None:
         fail("--key-field and --partition both choose the partition: leave one of them out")
+    if stored < 0:
+        fail(f"--stored {stored}: give the number of storage nodes, from 1 on")
     if patience <= 0:
         fail(f"--patience {patience:g}: give more than 0")
     row = run(main())
@@ -116,8 +116,11 @@ def _text(line: bytes, number: int) -> str:
 class _Publisher:
     """Publishes with many messages under way at once, in order."""
 
-    def __init__(self, stream: Stream, key_field: str | None, partition: int | None) -> None:
+    def __init__(
+        self, stream: Stream, key_field: str | None, partition: int | None, stored: int
+    ) -> None:
         self.published = self._begun = 0
+        self._stored = stored
         self._stream = stream
         self._key_field = key_field
         self._partition = partition
@@ -140,7 +143,13 @@ class _Publisher:
     async def publish(self, content: Any, key: str | None) -> MessageId:
         """Publish one message and wait for its outcome."""
         self._begun += 1
-        name = await self._stream.publish(content, key=key, partition=self._partition)
+        stream, partition = self._stream, self._partition
+        if self._stored:
+            copies = self._stored
+            receipt = await stream.publish_stored(content, copies, key=key, partition=partition)
+            name = receipt.id
+        else:
+            name = await stream.publish(content, key=key, partition=partition)
         self.published += 1
         return name
 
@@ -246,93 +255,3 @@ async def _lines(ended: asyncio.Event) -> AsyncIterator[bytes]:
             yield line
     finally:
         stop.cancel()
-
-
-# --- subscribe ------------------------------------------------------------------------------
-
-
-@handled()
-def subscribe(
-    stream: Name,
-    count: Annotated[int | None, typer.Option(help="End after so many messages.")] = None,
-    partition: Annotated[
-        list[int] | None, typer.Option(help="Only this partition; may be repeated.")
-    ] = None,
-    profile: Profile = None,
-    address: Address = None,
-    key: KeyFile = None,
-    as_json: AsJson = False,
-) -> None:
-    """Print the messages of a stream, one a line: their contents or, with --json, all of them."""
-
-    async def main() -> None:
-        ended = ending()
-        # What is left to print is printed when we have left the network, which need not wait.
-        async with (
-            Printer(ended.set) as printer,
-            network_of(profile, address, key) as network,
-        ):
-            opened = await network.stream(stream)
-            network.node.watch(_say_unread)
-            async with opened.subscribe(partition or None) as messages:
-                interrupting = asyncio.create_task(_interrupt(ended, messages, printer))
-                left = count
-                async for message in messages:
-                    await _print(message, as_json, printer)
-                    if left is not None:
-                        left -= 1
-                        if left <= 0:
-                            break
-        interrupting.cancel()
-
-    if count is not None and count < 1:
-        fail(f"--count {count}: give 1 or more")
-    run(main())
-
-
-def _say_unread(notice: Notice) -> None:
-    if notice.kind == NO_KEY:
-        reason = {
-            "unpermitted": "their publisher has not heard that you may read them",
-            "unknown-key": "their publisher has that key no more",
-        }.get(notice.detail, notice.detail)
-        typer.echo(f"some messages of {notice.part} cannot be opened: {reason}", err=True)
-
-
-async def _interrupt(ended: asyncio.Event, messages: Subscription, printer: Printer) -> None:
-    """Let what has come be printed, if somebody reads it now."""
-    await ended.wait()
-    messages.close()
-    await asyncio.sleep(LAST_LINES_S)
-    printer.give_up()
-
-
-async def _print(message: Message, as_json: bool, printer: Printer) -> None:
-    if message.missed:
-        missed = f"missed {message.missed} messages: this reader is too slow"
-        await printer.print(missed, STDERR)
-    content = message.content
-    if message.content_type == "bytes":
-        content = base64.b64encode(content).decode()
-    if not as_json:
-        await printer.print(
-            content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
-        )
-        return
-    await printer.print(
-        json.dumps(
-            {
-                "stream": message.stream,
-                "partition": message.partition,
-                "timestamp_ms": message.timestamp_ms,
-                "sequence": message.sequence,
-                "publisher": message.publisher,
-                "chain": message.chain,
-                "content_type": message.content_type,
-                "content": content,
-                "hops": message.hops,
-                "delay_ms": round(message.delay_ms, 3),
-                "missed": message.missed,
-            }
-        )
-    )

@@ -75,7 +75,7 @@ def tracker(
 
     async def main() -> None:
         ended = ending(with_parent)
-        with _Recording(trace) as recorder:
+        with Recording(trace) as recorder:
             process = TrackerProcess(
                 data,
                 host=host,
@@ -92,9 +92,9 @@ def tracker(
             try:
                 listed = await process.take_place()
                 _say_ready(process, listed, as_json)
-                await _one_of(ended, process.failed)
+                await one_of(ended, process.failed)
                 if process.failed.is_set():
-                    _fail_by_mistake("tracker", process.driver)
+                    fail_by_mistake("tracker", process.driver)
             finally:
                 await process.stop()
 
@@ -128,7 +128,7 @@ def _say_ready(process: "TrackerProcess", listed: bool, as_json: bool) -> None:
         )
 
 
-class _Recording:
+class Recording:
     """A trace file, if there is to be one."""
 
     def __init__(self, path: Path | None) -> None:
@@ -138,7 +138,7 @@ class _Recording:
             fail(f"{path} cannot be written ({error.strerror}): name another file with --trace")
         self.recorder = Recorder(self._writer.write) if self._writer is not None else None
 
-    def __enter__(self) -> "_Recording":
+    def __enter__(self) -> "Recording":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -182,7 +182,7 @@ def node(
 
     async def main() -> None:
         ended = ending(with_parent)
-        with _Recording(trace) as recorder:
+        with Recording(trace) as recorder:
             network = network_of(
                 profile,
                 address,
@@ -194,18 +194,18 @@ def node(
                 node_key=node_key,
             )
             async with network, Carrier(network, streams or (), every) as carrier:
-                network.node.watch(lambda notice: _say_notice(notice, as_json))
+                network.node.watch(lambda notice: say_notice(notice, as_json))
                 _say_node(network, carrier, "ready", as_json)
-                while not await _one_of(ended, network.node.failed, timeout_s=interval):
+                while not await one_of(ended, network.node.failed, timeout_s=interval):
                     _say_node(network, carrier, "stats", as_json)
                 if network.node.failed.is_set():
-                    _fail_by_mistake("node", network.node.driver)
+                    fail_by_mistake("node", network.node.driver)
                 _say_node(network, carrier, "stopped", as_json)
 
     run(main())
 
 
-async def _one_of(*events: asyncio.Event, timeout_s: float | None = None) -> bool:
+async def one_of(*events: asyncio.Event, timeout_s: float | None = None) -> bool:
     """Wait until something happens; tell whether it did in time."""
     waiting = [asyncio.create_task(event.wait()) for event in events]
     try:
@@ -216,14 +216,14 @@ async def _one_of(*events: asyncio.Event, timeout_s: float | None = None) -> boo
             task.cancel()
 
 
-def _fail_by_mistake(what: str, driver: Driver) -> NoReturn:
+def fail_by_mistake(what: str, driver: Driver) -> NoReturn:
     """End a process that would do nothing more: whoever started it can start it again."""
     problem = f"this {what} failed by a mistake of its own: {driver.failure!r}; report it"
     typer.echo(f"error: {problem}", err=True)
     raise typer.Exit(1)
 
 
-def _say_notice(notice: Notice, as_json: bool) -> None:
+def say_notice(notice: Notice, as_json: bool) -> None:
     if not as_json:
         typer.echo(f"{notice.kind}: {notice.detail} {notice.part or ''}".rstrip(), err=True)
 
@@ -247,6 +247,7 @@ def _say_node(network: Network, carrier: Carrier, event: str, as_json: bool) -> 
 def up(
     nodes: Annotated[int, typer.Option(help="Nodes that carry every stream.")] = 5,
     trackers: Annotated[int, typer.Option(help="Trackers; each keeps the registry.")] = 1,
+    storage: Annotated[int, typer.Option(help="Storage nodes, which keep streams.")] = 1,
     port: Annotated[int, typer.Option(help="The first tracker's; 0: any that is free.")] = (
         DEFAULT_PORT
     ),
@@ -258,8 +259,8 @@ def up(
     as_json: AsJson = False,
 ) -> None:
     """Run a whole network on this machine, until Ctrl-C, and make it the current profile."""
-    if not 1 <= trackers <= 16 or not 0 <= nodes <= 64:
-        fail("give 1 to 16 trackers and 0 to 64 nodes")
+    if not 1 <= trackers <= 16 or not 0 <= nodes <= 64 or not 0 <= storage <= 16:
+        fail("give 1 to 16 trackers, 0 to 64 nodes and 0 to 16 storage nodes")
     folder = data or config_path().parent / "networks" / profile
 
     async def main() -> None:
@@ -268,7 +269,7 @@ def up(
         async with AsyncExitStack() as stack:
             stack.push_async_callback(network.stop)
             with progress_bar("starting", not as_json) as progress:
-                await _unless(ended, network.start(trackers, nodes, progress=progress))
+                await _unless(ended, network.start(trackers, nodes, storage, progress))
             if ended.is_set():
                 return
             save_profile(SavedProfile(profile, parse_address(network.address), network.owner_key))
@@ -306,17 +307,20 @@ def _say_up(network: LocalNetwork, profile: str, as_json: bool) -> None:
     pages = [str(tracker.ready["http"]) for tracker in network.trackers]
     if as_json:
         row = {"event": "ready", "network": network.address, "profile": profile}
-        print_json({**row, "pages": pages, "nodes": len(network.nodes)})
+        counts = {"nodes": len(network.nodes), "storage": len(network.storage)}
+        print_json({**row, "pages": pages, **counts})
         return
     console = Console()
     console.print(f"[bold]{network.address}[/bold]", soft_wrap=True)
     console.print(
-        f"{len(network.trackers)} tracker(s), {len(network.nodes)} nodes; "
+        f"{len(network.trackers)} tracker(s), {len(network.nodes)} nodes, "
+        f"{len(network.storage)} storage node(s); "
         f"pages at {', '.join(pages)}; profile {profile}\n\n"
         "Try, in another terminal:\n"
-        "  anabranch stream create city/vehicles\n"
+        "  anabranch stream create city/vehicles --storage 1\n"
         "  anabranch subscribe city/vehicles\n"
         "  anabranch mock vehicles | anabranch publish city/vehicles\n"
+        "  anabranch resend city/vehicles --last 10\n"
         "  anabranch top\n\n"
         "Ctrl-C ends the network; the next `up` takes it up again.",
         soft_wrap=True,

@@ -16,12 +16,20 @@ from anabranch.cli.console import fail, progress_bar
 from anabranch.core.errors import LocalError
 from anabranch.lab.underlays import AWS16
 from anabranch.sim import scenario as scenarios
-from anabranch.sim.random_scenario import random_scenario, random_trust_scenario
+from anabranch.sim.random_scenario import (
+    random_scenario,
+    random_storage_scenario,
+    random_trust_scenario,
+)
 from anabranch.sim.scenario import Run, Scenario, builtin_names, check, load
 from anabranch.traces.files import TraceWriter
 from anabranch.traces.recorder import Recorder
 
-RANDOM = {"random": random_scenario, "random-trust": random_trust_scenario}  # of `make soak`
+RANDOM = {  # of `make soak`
+    "random": random_scenario,
+    "random-trust": random_trust_scenario,
+    "random-storage": random_storage_scenario,
+}
 UNDERLAYS: dict[str, scenarios.MakeUnderlay] = {
     **scenarios.UNDERLAYS,
     "aws16": lambda scenario, rng: AWS16(scenario.nodes),
@@ -81,6 +89,7 @@ def _show_result(result: dict[str, Any], trace: Path | None) -> None:
     table.add_column(style="dim")
     table.add_column(justify="right")
     mishaps = ("crashes", "churns", "tracker_crashes", "partitions", "clogs")
+    stored = ("storage_crashes", "full_disks", "receipts", "gaps", "settled")
     rows = {
         "frames published": result["frames_published"],
         "deliveries": result["deliveries"],
@@ -91,6 +100,7 @@ def _show_result(result: dict[str, Any], trace: Path | None) -> None:
         "hops, mean": f"{result['hops_mean']:.2f}",
         "duplicates per delivery": f"{result['duplicates_per_delivery']:.2f}",
         **{name.replace("_", " "): result[name] for name in mishaps if result[name]},
+        **{name.replace("_", " "): result[name] for name in stored if name in result},
         "events handled": f"{result['events']:,}",
         "simulated": f"{result['simulated_s']:.0f} s",
         "trace": f"{result['trace_records']:,} records",

@@ -27,7 +27,9 @@ OwnTrackers = Annotated[
 ]
 OwnStorage = Annotated[
     list[str] | None,
-    typer.Option(help="A storage node that is to keep it: 0x...; may be repeated."),
+    typer.Option(
+        help="A storage node to keep it: 0x..., may be repeated; or how many of them, such as 3."
+    ),
 ]
 T = TypeVar("T")
 
@@ -84,7 +86,7 @@ def create(
             public=public or (),
             metadata=metadata,
             trackers=tracker or (),
-            storage=storage or (),
+            storage=_storage(storage),
             exist_ok=exist_ok,
         )
         return stream.info()
@@ -123,7 +125,7 @@ def edit(
             overlay=overlay,
             metadata=metadata,
             trackers=(tracker or ()) if tracker or no_trackers else None,
-            storage=(storage or ()) if storage or no_storage else None,
+            storage=_storage(storage) if storage or no_storage else None,
         )
         return stream.info()
 
@@ -321,3 +323,10 @@ def _date(at_ms: int) -> str:
     at = datetime.datetime.fromtimestamp(at_ms / 1000, datetime.UTC)
     over = " (over)" if at <= datetime.datetime.now(datetime.UTC) else ""
     return at.isoformat(timespec="seconds") + over
+
+
+def _storage(named: list[str] | None) -> int | list[str]:
+    """Read what --storage says: addresses, or how many of the network's storage nodes."""
+    if named and len(named) == 1 and named[0].isdigit():
+        return int(named[0])
+    return named or []

@@ -40,7 +40,7 @@ class Attendance:
         if state is not None:
             if state.reads and not event.reads and self._keys is not None:
                 effects += self._keys.leave(state, now)
-            state.subscribed, state.reads = True, event.reads
+            state.subscribed, state.reads, state.plain = True, event.reads, event.plain
         return effects
 
     def unsubscribe(self, event: Unsubscribe, now: float) -> list[Effect]:

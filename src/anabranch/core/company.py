@@ -1,10 +1,10 @@
 """The company a node keeps: who it acts for itself, and which peers may be its neighbours.
 
 A tracker says who is whose neighbour, and may err or lie. So a node takes part in an overlay only
-with those who act for a user that may publish or subscribe there, as the registry has it. Whoever
-may not, as far as we know, waits until the registry has been asked. We look again when it changes,
-and every few seconds, since rights expire. Where everybody may, and where there is no registry,
-nobody need introduce himself.
+with those who act for a user that may publish or subscribe there, as the registry has it, and with
+the storage nodes that the stream names. Whoever may not, as far as we know, waits until the
+registry has been asked. We look again when it changes, and every few seconds, since rights expire.
+Where everybody may, and where there is no registry, nobody need introduce himself.
 """
 
 from collections.abc import Callable, Sequence
@@ -85,6 +85,10 @@ class Company:
             self._introductions.take(peer, introduction, now)
         return []
 
+    def user_of(self, peer: NodeId, now: float) -> NodeId | None:
+        """Return for whom a peer acts, as it has proved; None: it has not."""
+        return self._introductions.user(peer, now)
+
     def gone(self, peer: NodeId) -> None:
         """Forget a peer whose link has ended."""
         self._introductions.gone(peer)
@@ -145,7 +149,9 @@ class Company:
     def _has_place(self, stream: str, user: NodeId, now: float) -> bool:
         assert self._permits is not None
         may = self._permits.may
-        return may(stream, user, Right.SUBSCRIBE, now) or may(stream, user, Right.PUBLISH, now)
+        if may(stream, user, Right.SUBSCRIBE, now) or may(stream, user, Right.PUBLISH, now):
+            return True
+        return self._permits.stores(stream, user)
 
     # --- Time -----------------------------------------------------------------------------
 

@@ -9,10 +9,19 @@ the user's public key on a secret, HKDF makes a key of it that is used once.
     next_key of a frame's body   = key id (16) | nonce (12) | wrapped secret (48)
     what is sealed               = public key of the fresh pair (33) | ciphertext | tag (16)
 
+    secret of a group key        = removals (4) | random (28)
+    key id                       = first 16 bytes of SHA-256(domain | secret)
+
+A key's id commits to the key, so it does not matter who gives it: none but the right one fits.
+Its first bytes count the removals of readers that its maker knew of when it made the key. Who
+gives the key away for its maker must know of as many: else it might be one who has not heard of
+the removal that the key was made for.
+
 Nonces and fresh secrets come from the injected entropy. A nonce of 96 random bits is safe for
 2^32 frames of one key, and a key is used for far fewer (core/group_keys.py).
 """
 
+import hashlib
 from collections.abc import Callable
 
 import msgspec
@@ -27,10 +36,12 @@ from anabranch.core.ids import FrameHead
 
 AES_256_GCM = 1  # stands in a frame's body; 0 is for content in the clear
 KEY_ID_BYTES = 16
+REMOVALS_BYTES = 4
 NONCE_BYTES = 12
 TAG_BYTES = 16
 NEXT_KEY_BYTES = KEY_ID_BYTES + NONCE_BYTES + KEY_BYTES + TAG_BYTES
 
+_KEY_ID_DOMAIN = b"anabranch key id v1\0"
 _ITEMS_DOMAIN = b"anabranch items v1\0"
 _WRAP_DOMAIN = b"anabranch next key v1\0"
 _SEAL_DOMAIN = b"anabranch seal v1\0"
@@ -44,10 +55,27 @@ class GroupKey(msgspec.Struct, frozen=True, gc=False):
     id: bytes
     secret: bytes
 
+    @property
+    def fits(self) -> bool:
+        """Whether this is the key that has this id."""
+        return len(self.secret) == KEY_BYTES and key_id(self.secret) == self.id
 
-def new_key(entropy: Entropy) -> GroupKey:
-    """Make a key that nobody else has."""
-    return GroupKey(entropy(KEY_ID_BYTES), entropy(KEY_BYTES))
+    @property
+    def removals(self) -> int:
+        """How many removals of readers its maker knew of."""
+        return int.from_bytes(self.secret[:REMOVALS_BYTES])
+
+
+def key_id(secret: bytes) -> bytes:
+    """Return the id that a secret has, and no other one."""
+    return hashlib.sha256(_KEY_ID_DOMAIN + secret).digest()[:KEY_ID_BYTES]
+
+
+def new_key(entropy: Entropy, removals: int = 0) -> GroupKey:
+    """Make a key that nobody else has, and that none of those who were removed has."""
+    counted = min(removals, (1 << 8 * REMOVALS_BYTES) - 1).to_bytes(REMOVALS_BYTES)
+    secret = counted + entropy(KEY_BYTES - REMOVALS_BYTES)
+    return GroupKey(key_id(secret), secret)
 
 
 def encrypt(key: GroupKey, head: FrameHead, items: bytes, nonce: bytes) -> bytes:

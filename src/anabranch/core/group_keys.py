@@ -5,7 +5,8 @@ A publisher has a key of its own for each private stream, from its start on. Two
 - *rotation*, when it has been used for long: the frame that is the last of a key carries the next
   one, wrapped, so that nobody who reads need ask;
 - *rekeying*, when somebody who could read no longer may: the next key is given to nobody, and who
-  still may read asks for it.
+  still may read asks for it. This happens whenever the registry counts a removal, whoever had the
+  key, and from whomever.
 
 A stream that everybody may read is not encrypted. A stream of which the registry says nothing is:
 what it is unsure of, a publisher keeps to itself.
@@ -69,11 +70,12 @@ class KeyRing:
         # By stream and publisher, and by id. Here, too, both are in the order of their last use.
         self._learned: OrderedDict[tuple[str, NodeId], OrderedDict[bytes, bytes]] = OrderedDict()
         self._size = 0
-        for key in kept:
-            if key.publisher == me:
-                self.use(key.stream, GroupKey(key.key_id, key.secret))
-            else:
-                self.learn(key.stream, key.publisher, GroupKey(key.key_id, key.secret))
+        for entry in kept:
+            key = GroupKey(entry.key_id, entry.secret)
+            if entry.publisher != me:
+                self.learn(entry.stream, entry.publisher, key)
+            elif key.fits:
+                self.use(entry.stream, key)
 
     def __len__(self) -> int:
         return len(self._own) + self._size
@@ -105,12 +107,12 @@ class KeyRing:
         return [KeepKey(stream, self._me, key.id, key.secret)]
 
     def learn(self, stream: str, publisher: NodeId, key: GroupKey) -> list[Effect]:
-        """Learn a key that another process made; what a name stood for, it stands for ever.
+        """Learn a key that another process made; one that does not fit its id is none.
 
         One that publishes in our own name may have made it. Such a key is not ours to give, nor
         to keep: that process alone knows who has it, and rekeys when one of them may read no more.
         """
-        if self.find(stream, publisher, key.id) is not None:
+        if not key.fits or self.find(stream, publisher, key.id) is not None:
             return []
         learned = self._learned.setdefault((stream, publisher), OrderedDict())
         self._learned.move_to_end((stream, publisher))
@@ -204,13 +206,13 @@ class Locks:
         if current.public:
             return None, []
         if current.key is None:
-            self._begin(current, new_key(self._entropy), now)
+            self._begin(current, new_key(self._entropy, current.removals), now)
         assert current.key is not None
         key, following = current.key, None
         effects = self._ring.use(stream, key)
         current.frames += 1
         if current.frames >= ROTATE_FRAMES or now - current.since >= ROTATE_S:
-            following = new_key(self._entropy)
+            following = new_key(self._entropy, current.removals)
             self._begin(current, following, now)
             effects += self._ring.use(stream, following)
         return FrameLock(key, following, self._entropy), effects

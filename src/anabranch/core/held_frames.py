@@ -1,18 +1,23 @@
 """Frames that wait for their key: bounded in number, bytes and time, in order along each chain.
 
+Those who read on this node wait apart from each other: what one of them has to wait for, since it
+reads the past, holds up nobody else.
+
 When there is no room, somebody who has more than an equal share of it makes room: the publisher of
 the frame that comes if that is one, otherwise who has most. So a publisher that sends what nobody
 can ever read crowds out nobody but itself, and one that is alone may have all the room.
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterator
+from typing import TypeVar
 
 import msgspec
 
 from anabranch.core.frames import Lock
 from anabranch.core.ids import ChainKey, FrameHead, NodeId, PartKey, StreamPart
-from anabranch.core.machine import Sizes
+from anabranch.core.machine import Deliver, Missed, Sizes
+from anabranch.core.messages.storage import MAX_NUMBER
 
 HOLD_S = 30.0
 MAX_HELD_FRAMES = 16_384
@@ -20,11 +25,15 @@ MAX_HELD_BYTES = 16 << 20
 MAX_HELD_PER_CHAIN = 4_096
 
 ChainName = tuple[PartKey, ChainKey]
+QueueName = tuple[PartKey, ChainKey, int]  # of the frames of a chain that wait for one reader
 KeyName = tuple[str, NodeId, bytes]  # stream, publisher, key id
+
+K = TypeVar("K", bound=Hashable)
+E = TypeVar("E", bound=Hashable)
 
 
 class Held(msgspec.Struct):
-    """A frame that is ours to deliver, but for its key."""
+    """A frame that is ours to deliver, but for its key; to whom, and what of it, see Deliver."""
 
     part: StreamPart
     head: FrameHead
@@ -32,8 +41,14 @@ class Held(msgspec.Struct):
     hops: int
     sender: NodeId | None
     lock: Lock
+    to: int = 0
+    after: int = 0
+    upto: int = MAX_NUMBER
+    skip: int = 0
+    most: int = MAX_NUMBER
     until: float = 0.0
     place: int = 0  # in the order of coming
+    gap: Missed | None = None  # what is missing in its chain just behind it
 
     @property
     def chain(self) -> ChainName:
@@ -41,16 +56,35 @@ class Held(msgspec.Struct):
         return self.head.part, self.head.chain
 
     @property
+    def queue(self) -> QueueName:
+        """The queue that it waits in."""
+        return self.head.part, self.head.chain, self.to
+
+    @property
     def key(self) -> KeyName:
         """The key that it waits for."""
         return self.part.stream, self.head.publisher, self.lock.key_id
+
+    def miss(self, missed: Missed) -> None:
+        """Let it be told after this frame that messages did not come: with all of them, once."""
+        if self.gap is not None:
+            self.gap.after = min(self.gap.after, missed.after)
+            self.gap.before = max(self.gap.before, missed.before)
+        else:
+            self.gap = missed
+
+    def opened(self, key: bytes) -> Deliver:
+        """Return what hands it to who reads it."""
+        part, head, frame, hops = self.part, self.head, self.frame, self.hops
+        after, upto, skip, most = self.after, self.upto, self.skip, self.most
+        return Deliver(part, head, frame, hops, key, self.to, after, upto, skip, most)
 
 
 class _Share:
     """What one publisher has of the room."""
 
     def __init__(self) -> None:
-        self.order: OrderedDict[int, ChainName] = OrderedDict()  # the chain of every frame
+        self.order: OrderedDict[int, QueueName] = OrderedDict()  # the queue of every frame
         self.bytes = 0
 
 
@@ -58,10 +92,12 @@ class HeldFrames:
     """The frames that wait. The oldest make room: real-time data is worth most when it is new."""
 
     def __init__(self) -> None:
-        self._chains: dict[ChainName, deque[Held]] = {}
-        self._order: OrderedDict[int, ChainName] = OrderedDict()  # the chain of every frame
+        self._queues: dict[QueueName, deque[Held]] = {}
+        self._order: OrderedDict[int, QueueName] = OrderedDict()  # the queue of every frame
         self._shares: dict[NodeId, _Share] = {}
-        self._awaited: dict[KeyName, dict[ChainName, None]] = {}  # by the first frames of chains
+        self._by_chain: dict[ChainName, dict[QueueName, None]] = {}
+        self._awaited: dict[KeyName, dict[QueueName, None]] = {}  # by the first frames of queues
+        self._by_reader: dict[int, dict[int, None]] = {}  # the places of what waits for each
         self._bytes = 0
         self._came = 0
 
@@ -73,50 +109,76 @@ class HeldFrames:
         """When the oldest has waited long enough."""
         if not self._order:
             return None
-        return self._chains[next(iter(self._order.values()))][0].until
+        return self._queues[next(iter(self._order.values()))][0].until
 
-    def __contains__(self, chain: ChainName) -> bool:
-        return chain in self._chains
+    def __contains__(self, queue: QueueName) -> bool:
+        return queue in self._queues
 
-    def of(self, chain: ChainName) -> deque[Held]:
-        """Return what waits of a chain, oldest first; there is something."""
-        return self._chains[chain]
+    def of(self, queue: QueueName) -> deque[Held]:
+        """Return what waits in a queue, oldest first; there is something."""
+        return self._queues[queue]
 
-    def awaiting(self, key: KeyName) -> list[ChainName]:
-        """Return the chains whose first frame waits for a key."""
+    def has(self, chain: ChainName) -> bool:
+        """Tell whether anything of a chain waits for anybody."""
+        return chain in self._by_chain
+
+    def queues(self, chain: ChainName) -> list[QueueName]:
+        """Return the queues in which frames of a chain wait."""
+        return list(self._by_chain.get(chain, ()))
+
+    def all_of(self, chain: ChainName) -> Iterator[Held]:
+        """Go through what waits of a chain, one reader's after another's."""
+        for queue in self._by_chain.get(chain, ()):
+            yield from self._queues[queue]
+
+    def awaiting(self, key: KeyName) -> list[QueueName]:
+        """Return the queues whose first frame waits for a key."""
         return list(self._awaited.get(key, ()))
 
+    @property
+    def newest(self) -> int:
+        """The place of the frame that came last."""
+        return self._came
+
+    def oldest(self, reader: int) -> int | None:
+        """Return the place of the first frame that waits for a reader; None: there is none."""
+        return next(iter(self._by_reader.get(reader, ())), None)
+
     def put(self, held: Held, now: float) -> list[Held]:
-        """Keep a frame behind those of its chain; return what has to go for it."""
+        """Keep a frame behind those of its queue; return what has to go for it."""
         self._came += 1
         held.place, held.until = self._came, now + HOLD_S
-        chain, size = held.chain, len(held.frame)
-        waiting = self._chains.setdefault(chain, deque())
+        queue, size = held.queue, len(held.frame)
+        waiting = self._queues.setdefault(queue, deque())
         waiting.append(held)
         if len(waiting) == 1:
-            self._awaited.setdefault(held.key, {})[chain] = None
+            self._by_chain.setdefault(held.chain, {})[queue] = None
+            self._awaited.setdefault(held.key, {})[queue] = None
+        self._by_reader.setdefault(held.to, OrderedDict())[held.place] = None
         share = self._shares.setdefault(held.head.publisher, _Share())
-        self._order[held.place] = share.order[held.place] = chain
+        self._order[held.place] = share.order[held.place] = queue
         self._bytes += size
         share.bytes += size
         gone: list[Held] = []
         if len(waiting) > MAX_HELD_PER_CHAIN:
-            gone.append(self.take(chain))
+            gone.append(self.take(queue))
         while len(self._order) > MAX_HELD_FRAMES:
             gone.append(self._make_room(share, lambda each: len(each.order), MAX_HELD_FRAMES))
         while self._bytes > MAX_HELD_BYTES:
             gone.append(self._make_room(share, lambda each: each.bytes, MAX_HELD_BYTES))
         return gone
 
-    def take(self, chain: ChainName) -> Held:
-        """Take the oldest frame of a chain."""
-        waiting = self._chains[chain]
+    def take(self, queue: QueueName) -> Held:
+        """Take the oldest frame of a queue."""
+        waiting = self._queues[queue]
         held = waiting.popleft()
-        self._no_longer_awaits(held.key, chain)
+        _remove(self._awaited, held.key, queue)
         if waiting:
-            self._awaited.setdefault(waiting[0].key, {})[chain] = None
+            self._awaited.setdefault(waiting[0].key, {})[queue] = None
         else:
-            del self._chains[chain]
+            del self._queues[queue]
+            _remove(self._by_chain, held.chain, queue)
+        _remove(self._by_reader, held.to, held.place)
         share = self._shares[held.head.publisher]
         del self._order[held.place], share.order[held.place]
         self._bytes -= len(held.frame)
@@ -134,22 +196,33 @@ class HeldFrames:
 
     def leave(self, part: PartKey) -> list[Held]:
         """Take all that waits in a part."""
-        gone: list[Held] = []
-        for chain in [chain for chain in self._chains if chain[0] == part]:
-            while chain in self._chains:
-                gone.append(self.take(chain))
-        return gone
+        return self._take_all([queue for queue in self._queues if queue[0] == part])
+
+    def close(self, reader: int) -> list[Held]:
+        """Take all that waits for a reader."""
+        if reader not in self._by_reader:
+            return []
+        return self._take_all([queue for queue in self._queues if queue[2] == reader])
 
     def sizes(self) -> Sizes:
         """Return the tables with their bounds."""
-        longest = max(map(len, self._chains.values()), default=0)
+        longest = max(map(len, self._queues.values()), default=0)
         return {
             "frames without a key": (len(self._order), MAX_HELD_FRAMES),
             "bytes without a key": (self._bytes, MAX_HELD_BYTES),
             "frames of a chain without a key": (longest, MAX_HELD_PER_CHAIN),
+            "chains without a key": (len(self._by_chain), MAX_HELD_FRAMES),
+            "readers without a key": (len(self._by_reader), MAX_HELD_FRAMES),
             "publishers without a key": (len(self._shares), MAX_HELD_FRAMES),
             "keys awaited": (len(self._awaited), MAX_HELD_FRAMES),
         }
+
+    def _take_all(self, queues: list[QueueName]) -> list[Held]:
+        gone: list[Held] = []
+        for queue in queues:
+            while queue in self._queues:
+                gone.append(self.take(queue))
+        return gone
 
     def _make_room(self, comer: _Share, amount: Callable[[_Share], int], room: int) -> Held:
         """Take the oldest frame of somebody who has more than an equal share of the room."""
@@ -158,12 +231,14 @@ class HeldFrames:
             pays = max(self._shares.values(), key=amount)
         return self._oldest_of(pays.order)
 
-    def _oldest_of(self, order: OrderedDict[int, ChainName]) -> Held:
-        # Chains are in the order of coming, so the oldest of many is the first of its chain.
+    def _oldest_of(self, order: OrderedDict[int, QueueName]) -> Held:
+        # Queues are in the order of coming, so the oldest of many is the first of its queue.
         return self.take(next(iter(order.values())))
 
-    def _no_longer_awaits(self, key: KeyName, chain: ChainName) -> None:
-        chains = self._awaited[key]
-        del chains[chain]
-        if not chains:
-            del self._awaited[key]
+
+def _remove(table: dict[K, dict[E, None]], key: K, entry: E) -> None:
+    """Take an entry out of a table of tables, and with the last one the table that it was in."""
+    inner = table[key]
+    del inner[entry]
+    if not inner:
+        del table[key]

@@ -18,6 +18,8 @@ from anabranch.core.messages import Got
 from anabranch.core.overlay import Carried, Perform
 from anabranch.core.parts import Part, Parts
 from anabranch.core.permission import Permission
+from anabranch.core.reader import Reader
+from anabranch.core.storage import Storage
 
 MAX_SKEW_S = 300.0
 
@@ -30,7 +32,7 @@ class Incoming:
     # A simulation has thousands of these, and every packet meets another one.
     __slots__ = (
         *("_apply", "_congestion", "_keys", "_links", "_parts", "_permission", "_recent"),
-        *("_serve", "_verify", "wakeup_at"),
+        *("_reader", "_serve", "_storage", "_verify", "wakeup_at"),
     )
 
     def __init__(
@@ -43,6 +45,8 @@ class Incoming:
         apply: Perform,
         serve: Perform,
         keys: KeyExchange | None = None,
+        reader: Reader | None = None,
+        storage: Storage | None = None,
     ) -> None:
         self.wakeup_at: float | None = None  # when what the last packet set going is due
         self._parts = parts
@@ -54,6 +58,8 @@ class Incoming:
         self._apply = apply  # an overlay's effects
         self._serve = serve  # a service's effects
         self._keys = keys
+        self._reader = reader
+        self._storage = storage
 
     def data(self, sender: NodeId, data: bytes, now: float) -> list[Effect]:
         """Take a data packet."""
@@ -87,18 +93,30 @@ class Incoming:
         route = data[4:start]
         effects: list[Effect] = []
         if state.subscribed:
-            hops = overlay.hops(route)
-            if self._keys is None or not state.reads:
-                effects.append(Deliver(state.part, head, frame, hops))
-            else:
-                effects += self._keys.deliver(state.part, head, frame, hops, sender, now)
+            effects += self._deliver(state, head, frame, overlay.hops(route), sender, now)
         onward = overlay.carry(state.part, Carried(head, route, frame), sender, True, now)
         effects += self._apply(onward, now)
         if route == overlay.straight:  # who made it waits for this word
             effects.append(Send(sender, Got(state.part, head.chain, head.last)))
         self.wakeup_at = overlay.wakeup_at
-        if self._keys is not None and self._keys.wakeup_at is not None:
-            self.wakeup_at = min(self._keys.wakeup_at, self.wakeup_at or self._keys.wakeup_at)
+        for service in (self._keys, self._reader, self._storage):
+            if service is not None and service.wakeup_at is not None:
+                self.wakeup_at = min(service.wakeup_at, self.wakeup_at or service.wakeup_at)
+        return effects
+
+    def _deliver(
+        self, state: Part, head: FrameHead, frame: bytes, hops: int, sender: NodeId, now: float
+    ) -> list[Effect]:
+        """Hand a frame to those on this node who want it."""
+        effects: list[Effect] = []
+        if state.plain and (self._keys is None or not state.reads):
+            effects.append(Deliver(state.part, head, frame, hops))
+        elif state.plain and self._keys is not None:
+            effects += self._keys.deliver(state.part, head, frame, hops, sender, now)
+        if self._reader is not None:
+            effects += self._reader.take(state, head, frame, hops, sender, now)
+        if self._storage is not None:
+            effects += self._storage.take(state, head, frame, now)
         return effects
 
     def _copy(

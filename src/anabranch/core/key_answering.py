@@ -1,7 +1,12 @@
-"""The publisher's side of the key exchange: who may have our keys gets them.
+"""Who may have keys gets them: ours, and those of others for whom we stand in.
 
-A request counts if the user in whose name it is made has signed it, for us, a short while ago,
-and for the first time. It is answered by the registry's word as of now, not as of when we last
+A publisher may be gone whose messages are still read. So whoever reads a stream, and holds all the
+keys that somebody asks for, may give them in its stead: to those to whom the publisher would. It
+refuses nobody, since that is the publisher's to do. A key is only passed on by who knows of as
+many removals of readers as its maker did: whom it was made to exclude, it excludes here too.
+
+A request counts if the user in whose name it is made has signed it, a short while ago, and for the
+first time. It is answered by the registry's word as of now, not as of when we last
 read it: who was removed a moment ago must not be given a key. What does not count is not answered
 at all, and whoever carried it here is innocent.
 """
@@ -17,11 +22,12 @@ from anabranch.core.encryption import Entropy, GroupKey
 from anabranch.core.errors import RemoteError
 from anabranch.core.group_keys import KeyRing, Locks, Readership
 from anabranch.core.identity import Curve, Signer
-from anabranch.core.ids import NodeId, StreamPart
+from anabranch.core.ids import NodeId, StreamPart, publisher_of
 from anabranch.core.key_records import (
     KeyQuestion,
     make_answer,
     make_refusal,
+    peek_question,
     read_request,
 )
 from anabranch.core.machine import Effect, Send, Sizes
@@ -52,6 +58,9 @@ class KeyRegistry(Protocol):
     def permits(self, part: StreamPart, publisher: NodeId, now: float) -> bool:
         """Tell whether a publisher may publish to a part, as far as we know."""
 
+    def wrote(self, stream: str, publisher: NodeId) -> bool:
+        """Tell whether somebody may publish to a stream, or ever could."""
+
     def doubt(self, stream: str, now: float) -> list[Effect]:
         """Read a stream's chain anew: Learned answers."""
 
@@ -63,11 +72,12 @@ class _Pending(msgspec.Struct):
     sender: NodeId
     message: KeyRequest
     question: KeyQuestion
+    stands_in: bool  # for the publisher
     came_at: float
 
 
 class Answering:
-    """The requests for our own keys."""
+    """The requests for our own keys, and for those of others."""
 
     def __init__(
         self,
@@ -80,7 +90,7 @@ class Answering:
         locks: Locks,
     ) -> None:
         self.wakeup_at: float | None = None
-        self.asked_at = 0.0  # when somebody last asked us
+        self.asked_at = 0.0  # when somebody last asked for a key of ours
         self._signer = signer
         self._curve = curve
         self._entropy = entropy
@@ -104,28 +114,52 @@ class Answering:
 
         Another process may publish in the name of the same user, with keys that it alone has.
         """
-        hashed = hashlib.sha256(message.request).digest()
+        question = self._read(message, now)
+        if question is None or question.publisher != self._signer.node:
+            return []
+        if not ours and not self._own(question):
+            return None
+        return self._wait(_Pending(sender, message, question, False, now))
+
+    def stand_in(self, sender: NodeId, message: KeyRequest, now: float) -> list[Effect] | None:
+        """Take a request to another whose keys we have; None if we lack any of them."""
+        question = self._read(message, now)
+        if question is None or not self._others(question):
+            return None
+        return self._wait(_Pending(sender, message, question, True, now))
+
+    def _read(self, message: KeyRequest, now: float) -> KeyQuestion | None:
+        """Look at what is asked; None if it contradicts the outside, or is of another time."""
+        try:
+            question = peek_question(message.request)
+        except RemoteError:
+            return None  # it says nothing of who sent it: the sender may only have carried it
+        named = (message.part.stream, publisher_of(message.chain))
+        if (question.stream, question.publisher) != named:
+            return None
+        recent = abs(question.at_ms / 1000 - now) <= MAX_REQUEST_AGE_S
+        return question if recent else None
+
+    def _wait(self, pending: _Pending) -> list[Effect]:
+        """Let a request wait for the registry's word, if it is new and well signed."""
+        sender, request, now = pending.sender, pending.message.request, pending.came_at
+        hashed = hashlib.sha256(request).digest()
         if hashed in self._taken or not self._has_room(sender):
             return []
         try:
-            question = read_request(message.request, self._network, self._curve)
+            read_request(request, self._network, self._curve)
         except RemoteError:
-            return []  # it says nothing of who sent it: the sender may only have carried it
-        if (question.stream, question.publisher) != (message.part.stream, self._signer.node):
             return []
-        if abs(question.at_ms / 1000 - now) > MAX_REQUEST_AGE_S:
-            return []
-        if not ours and not self._keys(question):
-            return None
-        self.asked_at = now
+        if not pending.stands_in:
+            self.asked_at = now
         self._taken[hashed] = None
         if len(self._taken) > MAX_TAKEN:
             self._taken.popitem(last=False)
-        self._pending.append(_Pending(sender, message, question, now))
+        self._pending.append(pending)
         self._per_peer[sender] = self._per_peer.get(sender, 0) + 1
         if self.wakeup_at is None:
             self.wakeup_at = now + LOOK_EVERY_S
-        return self._registry.doubt(question.stream, now)
+        return self._registry.doubt(pending.question.stream, now)
 
     def judge(self, now: float) -> list[Effect]:
         """Answer the requests since which the registry has spoken, and give up the oldest."""
@@ -138,7 +172,7 @@ class Answering:
             confirmed = self._registry.confirmed_at(stream) >= pending.came_at
             if confirmed and left:
                 left -= 1
-                effects.append(self._answered(pending, now))
+                effects += self._answered(pending, now)
             elif confirmed or pending.came_at + CONFIRM_WITHIN_S > now:
                 self._pending.append(pending)
                 if not confirmed:
@@ -174,23 +208,44 @@ class Answering:
         pending = self._per_peer.get(sender, 0)
         return len(self._pending) < MAX_PENDING and pending < MAX_PENDING_PER_PEER
 
-    def _keys(self, question: KeyQuestion) -> list[GroupKey]:
+    def _own(self, question: KeyQuestion) -> list[GroupKey]:
         """Return those of the keys asked for that are our own."""
         stream = question.stream
         found = ((key_id, self._ring.own(stream, key_id)) for key_id in question.key_ids)
         return [GroupKey(key_id, secret) for key_id, secret in found if secret is not None]
 
-    def _answered(self, pending: _Pending, now: float) -> Effect:
-        question, request = pending.question, pending.message.request
-        if not self._registry.may(question.stream, question.user, Right.SUBSCRIBE, now):
-            answer = make_refusal(self._signer, request, question, UNPERMITTED)
-        elif keys := self._keys(question):
-            self._locks.gave(question.stream, question.user)
+    def _others(self, question: KeyQuestion) -> list[GroupKey]:
+        """Return the keys asked for, if we have all of them and know enough to give them."""
+        stream, publisher = question.stream, question.publisher
+        state, keys = self._registry.stream(stream), list[GroupKey]()
+        for key_id in question.key_ids:
+            secret = self._ring.find(stream, publisher, key_id)
+            if secret is None or state is None:
+                return []
+            keys.append(GroupKey(key_id, secret))
+            if keys[-1].removals > state.removals:
+                return []
+        return keys
+
+    def _answered(self, pending: _Pending, now: float) -> list[Effect]:
+        question, message = pending.question, pending.message
+        stream, request, may = question.stream, message.request, self._registry.may
+        permitted = may(stream, question.user, Right.SUBSCRIBE, now)
+        if pending.stands_in:
+            permitted = permitted and may(stream, self._signer.node, Right.SUBSCRIBE, now)
+            keys = self._others(question) if permitted else []
+            if not keys:
+                return []  # whoever lacks them asks somebody else, since nobody has refused
+        else:
+            keys = self._own(question) if permitted else []
+            if keys:
+                self._locks.gave(stream, question.user)
+        if keys:
             answer = make_answer(self._signer, self._curve, self._entropy, request, question, keys)
         else:
-            answer = make_refusal(self._signer, request, question, UNKNOWN_KEY)
-        message = pending.message
-        return Send(pending.sender, KeyAnswer(message.part, message.ticket, answer))
+            why = UNKNOWN_KEY if permitted else UNPERMITTED
+            answer = make_refusal(self._signer, request, question, why)
+        return [Send(pending.sender, KeyAnswer(message.part, message.ticket, answer))]
 
     def _forget(self, pending: _Pending) -> None:
         self._per_peer[pending.sender] -= 1

@@ -1,8 +1,11 @@
 """The subscriber's side of the key exchange: asking for keys, and asking again by another way.
 
 While frames of a chain wait for a key, its publisher is asked, one request at a time. What is not
-answered in time, or not by the publisher, is asked through the next neighbour, with a request that
-is new. A publisher that refused a key is not asked for it again for a while.
+answered in time, or not as it should be, is asked through the next neighbour, with a request that
+is new. Another who has the keys may answer for the publisher, and then gives all that were asked
+for, which fit their ids; to refuse is the publisher's alone. A publisher that refused a key is not
+asked for it again for a while. Nor is anybody for whom nothing waits, if nobody gave it while
+frames waited for it: else whoever reads the past page by page would wait anew with every page.
 
 A publisher has a chain in each part, and in each of its processes, and a request finds the process
 by the chain. A few chains of one publisher are asked at once and the others wait for their turn: so
@@ -18,10 +21,11 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from anabranch.core.changes import Right
 from anabranch.core.encryption import AES_256_GCM, KEY_ID_BYTES, Entropy, GroupKey
 from anabranch.core.errors import RemoteError
 from anabranch.core.group_keys import KeyRing
-from anabranch.core.held_frames import MAX_HELD_FRAMES, ChainName, HeldFrames, KeyName
+from anabranch.core.held_frames import MAX_HELD_FRAMES, ChainName, Held, HeldFrames, KeyName
 from anabranch.core.identity import Curve, Signer
 from anabranch.core.ids import ChainKey, NodeId, StreamPart, publisher_of
 from anabranch.core.key_answering import KeyRegistry
@@ -47,6 +51,7 @@ REFUSED_S = 30.0
 MAX_REFUSED = 1_024
 
 NO_KEY = "no-key"
+SUBSCRIBE, PUBLISH = Right.SUBSCRIBE, Right.PUBLISH
 
 
 class _Ask(msgspec.Struct):
@@ -61,7 +66,7 @@ class _Ask(msgspec.Struct):
 
 
 class Told(msgspec.Struct):
-    """The chain whose publisher has answered, and the keys that it gave or refused."""
+    """The chain that was asked for, and the keys that were given or refused."""
 
     chain: ChainName
     keys: list[KeyName]
@@ -104,6 +109,7 @@ class Asking:
         self._tickets: dict[bytes, ChainName] = {}
         self._again: Timers[ChainName] = Timers()
         self._refused: OrderedDict[KeyName, float] = OrderedDict()  # until when
+        self._in_vain: OrderedDict[KeyName, float] = OrderedDict()  # likewise: what did not come
 
     @property
     def wakeup_at(self) -> float | None:
@@ -118,30 +124,44 @@ class Asking:
         """Tell whether a publisher has refused a key a short while ago, or cannot have it."""
         return self._refused.get(key, 0.0) > now or len(key[2]) != KEY_ID_BYTES
 
+    def is_in_vain(self, key: KeyName, now: float) -> bool:
+        """Tell whether frames have waited for a key as long as they may, a short while ago."""
+        return self._in_vain.get(key, 0.0) > now
+
+    def gave_up(self, gone: Iterable[Held], now: float) -> None:
+        """Frames have waited as long as they may: note the keys whose turn to be asked for came."""
+        for held in gone:
+            ask = self._asks[held.chain]
+            # Where there was nobody to ask, there was no request.
+            asked = not ask.key_ids or held.lock.key_id in ask.key_ids
+            if ask.tries and asked and self._ring.find(*held.key) is None:
+                _note(self._in_vain, held.key, now)
+
     def look(self, chains: Iterable[ChainName], now: float) -> list[Effect]:
         """Ask for what the frames of these chains wait for, and no more if none of them do."""
         publishers: dict[NodeId, None] = {}
         for chain in chains:
             publisher = publisher_of(chain[1])
             publishers[publisher] = None
-            if chain not in self._held:
+            if not self._held.has(chain):
                 self._forget(chain)
             elif chain not in self._asks:
-                self._asks[chain] = _Ask(self._held.of(chain)[0].part)
+                self._asks[chain] = _Ask(next(self._held.all_of(chain)).part)
                 self._lines.setdefault(publisher, _Line()).waiting[chain] = None
         return self._go_on(publishers, now)
 
     def answer(
         self, sender: NodeId, message: KeyAnswer, now: float
     ) -> tuple[Told | None, list[Effect]]:
-        """Take an answer to a request of ours: what its publisher told us, if it was that."""
+        """Take an answer to a request of ours: what we were told, if it counts."""
         chain = self._tickets[message.ticket]
         ask, publisher = self._asks[chain], publisher_of(chain[1])
         if ask.sent_to != sender:
             return None, []
-        network, verify = self._network, self._curve.verify
         try:
-            reply = read_answer(message.answer, ask.request, network, publisher, verify)
+            reply = read_answer(message.answer, ask.request, self._network, self._curve.verify)
+            if reply.by != publisher:
+                self._check_other(ask, reply, now)
         except RemoteError:  # whoever on the way made it, another way is tried
             return None, self._spoiled(chain, now)
         self._forget(chain)
@@ -167,8 +187,9 @@ class Asking:
 
     def forgive(self, stream: str) -> None:
         """The registry has spoken of a stream: what was refused may be given now."""
-        for name in [name for name in self._refused if name[0] == stream]:
-            del self._refused[name]
+        for table in (self._refused, self._in_vain):
+            for name in [name for name in table if name[0] == stream]:
+                del table[name]
 
     def sizes(self) -> Sizes:
         """Return the tables with their bounds."""
@@ -178,6 +199,7 @@ class Asking:
             "publishers asked": (len(self._lines), MAX_HELD_FRAMES),
             "keys asked for of a publisher at once": (at_once, ASKS_PER_PUBLISHER),
             "keys refused": (len(self._refused), MAX_REFUSED),
+            "keys that did not come": (len(self._in_vain), MAX_REFUSED),
         }
 
     def _go_on(self, publishers: Iterable[NodeId], now: float) -> list[Effect]:
@@ -221,7 +243,7 @@ class Asking:
     def _missing(self, chain: ChainName) -> tuple[bytes, ...]:
         """Return the keys that the frames of a chain wait for; that of the first is among them."""
         missing: dict[bytes, None] = {}
-        for held in self._held.of(chain):
+        for held in self._held.all_of(chain):
             lock = held.lock
             encrypted = lock.encryption == AES_256_GCM and len(lock.key_id) == KEY_ID_BYTES
             if encrypted and self._ring.find(*held.key) is None:
@@ -237,32 +259,35 @@ class Asking:
             return self._ask(chain, now)
         return []  # all ways were tried: when it is its turn, they are again
 
+    def _check_other(self, ask: _Ask, reply: KeyReply, now: float) -> None:
+        """Believe another than the publisher if he may have the keys, and gives all of them."""
+        stream, may = ask.part.stream, self._registry.may
+        if not any(may(stream, reply.by, right, now) for right in (SUBSCRIBE, PUBLISH)):
+            raise RemoteError("key-answer", "by somebody who has no part in the stream")
+        given = {key.id for key in open_keys(self._signer, ask.request, reply) if key.fits}
+        if not given.issuperset(ask.key_ids):
+            raise RemoteError("key-answer", "not the keys that were asked for")
+
     def _take(self, ask: _Ask, publisher: NodeId, reply: KeyReply, now: float) -> list[Effect]:
-        """Learn the keys that a publisher gave us, and note those that it did not."""
+        """Learn the keys that we were given, and note those that we were not."""
         stream, problem, keys = ask.part.stream, reply.problem, list[GroupKey]()
-        if not problem and not self._registry.permits(ask.part, publisher, now):
-            problem = "its publisher may publish no more"
+        if not problem and not self._registry.wrote(stream, publisher):
+            problem = "its publisher never had the right to publish"
         if not problem:
             try:
                 keys = open_keys(self._signer, ask.request, reply)
-            except RemoteError as error:  # the publisher signed it, so nobody else has spoiled it
+            except RemoteError as error:  # who gave them signed it, so nobody else has spoiled it
                 problem = str(error)
         effects: list[Effect] = []
-        given = {key.id: key for key in keys if key.id in ask.key_ids}
+        given = {key.id: key for key in keys if key.id in ask.key_ids and key.fits}
         for key in given.values():
             effects += self._ring.learn(stream, publisher, key)
         for key_id in ask.key_ids:
             if key_id not in given:
-                self._refuse((stream, publisher, key_id), now)
+                _note(self._refused, (stream, publisher, key_id), now)
         if problem:
             effects.append(Notice(ask.part, NO_KEY, problem))
         return effects
-
-    def _refuse(self, name: KeyName, now: float) -> None:
-        self._refused.pop(name, None)
-        self._refused[name] = now + REFUSED_S
-        if len(self._refused) > MAX_REFUSED:
-            self._refused.popitem(last=False)
 
     def _forget(self, chain: ChainName) -> None:
         ask = self._asks.pop(chain, None)
@@ -282,6 +307,13 @@ def straying(ticket: bytes, hops: int) -> int | None:
     """Return by which of many ways a request leaves a node; None: by that of the frames."""
     drawn = ticket[1 + hops % (TICKET_BYTES - 1)]
     return drawn >> 1 if ticket[0] and drawn & 1 else None
+
+
+def _note(table: OrderedDict[KeyName, float], name: KeyName, now: float) -> None:
+    table.pop(name, None)
+    table[name] = now + REFUSED_S
+    if len(table) > MAX_REFUSED:
+        table.popitem(last=False)
 
 
 def _new_ticket(tries: int, entropy: Entropy) -> bytes:

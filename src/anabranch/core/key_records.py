@@ -1,13 +1,14 @@
-"""What a subscriber asks a publisher for, and what the publisher answers: both are signed.
+"""What a subscriber asks a publisher for, and what is answered: both are signed.
 
     request = body (msgpack) | signature of the user who asks (64 bytes)
-    answer  = body (msgpack) | signature of the publisher (64 bytes)
+    answer  = body (msgpack) | signature of the user who answers (64 bytes)
 
 The signature of a request covers a domain tag and the body, which names the network and all that
 is asked; that of an answer covers a domain tag, the network, the hash of the whole request and
-the answer's body. So an answer is to one request, and a request of one network, stream, publisher
-and user says nothing anywhere else. The keys in an answer are sealed to the public key that the
-request names, which must be that of its user.
+the answer's body, which names who answers: the publisher, or another who has its keys. So an
+answer is to one request, and a request of one network, stream, publisher and user says nothing
+anywhere else. The keys in an answer are sealed to the public key that the request names, which
+must be that of its user.
 """
 
 import hashlib
@@ -19,7 +20,7 @@ import msgspec
 from anabranch.core.encryption import KEY_ID_BYTES, Entropy, GroupKey, seal, unseal
 from anabranch.core.errors import RemoteError
 from anabranch.core.identity import KEY_BYTES, PUBLIC_KEY_BYTES, Curve, Signer, Verify
-from anabranch.core.ids import MAX_TIMESTAMP_MS, NodeId, StreamId
+from anabranch.core.ids import MAX_TIMESTAMP_MS, StreamId
 from anabranch.core.messages.links import MAX_KEY_ANSWER_BYTES, SIGNATURE_BYTES
 from anabranch.core.messages.registry import Hash
 from anabranch.core.messages.tracker import MAX_REASON, Node
@@ -48,8 +49,9 @@ class KeyQuestion(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
 
 
 class KeyReply(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The body of an answer: keys, sealed; or why there are none."""
+    """The body of an answer: who answers, and keys, sealed; or why there are none."""
 
+    by: Node
     sealed: Annotated[bytes, msgspec.Meta(max_length=MAX_KEY_ANSWER_BYTES)] = b""
     problem: Annotated[str, msgspec.Meta(max_length=MAX_REASON)] = ""
 
@@ -74,13 +76,18 @@ def make_request(signer: Signer, question: KeyQuestion) -> bytes:
     return body + signer.sign(_request_digest(body))
 
 
-def read_request(request: bytes, network: bytes, curve: Curve) -> KeyQuestion:
-    """Return what is asked, if it is asked in this network by the user in whose name it is."""
-    body, signature = request[:-SIGNATURE_BYTES], request[-SIGNATURE_BYTES:]
+def peek_question(request: bytes) -> KeyQuestion:
+    """Return what is asked, whoever asks it."""
     try:
-        question = _decode_question(body)
+        return _decode_question(request[:-SIGNATURE_BYTES])
     except _MALFORMED as error:
         raise RemoteError("key-request", str(error)) from error
+
+
+def read_request(request: bytes, network: bytes, curve: Curve) -> KeyQuestion:
+    """Return what is asked, if it is asked in this network by the user in whose name it is."""
+    question = peek_question(request)
+    body, signature = request[:-SIGNATURE_BYTES], request[-SIGNATURE_BYTES:]
     if question.network != network:
         raise RemoteError("key-request", "of another network")
     if curve.address(question.public) != question.user:
@@ -101,25 +108,23 @@ def make_answer(
     """Seal keys to who asked for them, and sign."""
     plain = _encode([_Key(key.id, key.secret) for key in keys])
     sealed = seal(curve, entropy, question.public, plain, hashlib.sha256(request).digest())
-    return _signed(signer, request, question.network, KeyReply(sealed))
+    return _signed(signer, request, question.network, KeyReply(signer.node, sealed))
 
 
 def make_refusal(signer: Signer, request: bytes, question: KeyQuestion, problem: str) -> bytes:
     """Say why there are no keys, and sign."""
-    return _signed(signer, request, question.network, KeyReply(b"", problem))
+    return _signed(signer, request, question.network, KeyReply(signer.node, b"", problem))
 
 
-def read_answer(
-    answer: bytes, request: bytes, network: bytes, publisher: NodeId, verify: Verify
-) -> KeyReply:
-    """Return what the publisher answered to this request of ours."""
+def read_answer(answer: bytes, request: bytes, network: bytes, verify: Verify) -> KeyReply:
+    """Return what was answered to this request of ours, if who answers it has signed it."""
     body, signature = answer[:-SIGNATURE_BYTES], answer[-SIGNATURE_BYTES:]
     try:
         reply = _decode_reply(body)
     except _MALFORMED as error:
         raise RemoteError("key-answer", str(error)) from error
-    if not verify(publisher, _answer_digest(network, request, body), signature):
-        raise RemoteError("key-answer", "not signed by the publisher for this request")
+    if not verify(reply.by, _answer_digest(network, request, body), signature):
+        raise RemoteError("key-answer", "not signed for this request by whom it names")
     return reply
 
 

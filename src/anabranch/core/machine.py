@@ -12,6 +12,18 @@ import msgspec
 
 from anabranch.core.ids import FrameHead, NodeId, StreamPart
 from anabranch.core.messages import Control
+from anabranch.core.messages.storage import MAX_NUMBER
+from anabranch.core.storing import Close as Close
+from anabranch.core.storing import Drained as Drained
+from anabranch.core.storing import Find as Find
+from anabranch.core.storing import Found as Found
+from anabranch.core.storing import HistoryEnded as HistoryEnded
+from anabranch.core.storing import Missed as Missed
+from anabranch.core.storing import Open as Open
+from anabranch.core.storing import PageEnded as PageEnded
+from anabranch.core.storing import Receipt as Receipt
+from anabranch.core.storing import Write as Write
+from anabranch.core.storing import Wrote as Wrote
 
 # --- What can happen ------------------------------------------------------------------------
 
@@ -61,10 +73,14 @@ class Writable(msgspec.Struct, gc=False):
 
 
 class Subscribe(msgspec.Struct, gc=False):
-    """The application wants the messages of `part`; if it does not read them, it needs no keys."""
+    """The application wants the messages of `part`; if it does not read them, it needs no keys.
+
+    `plain`: it wants them as they come. Otherwise they come in the order of those who `Open`.
+    """
 
     part: StreamPart
     reads: bool = True
+    plain: bool = True
 
 
 class Unsubscribe(msgspec.Struct, gc=False):
@@ -74,11 +90,16 @@ class Unsubscribe(msgspec.Struct, gc=False):
 
 
 class Draft(msgspec.Struct, frozen=True, gc=False):
-    """A message to be: `ticket` comes back in its Outcome."""
+    """A message to be: `ticket` comes back in its Outcome.
+
+    If `copies` are wanted, a Receipt with this ticket follows when so many storage nodes have
+    said that they hold it, or when that has not come about in time.
+    """
 
     content: bytes
     content_type: int = 0
     ticket: int = 0
+    copies: int = 0
 
 
 class Publish(msgspec.Struct):
@@ -129,6 +150,11 @@ Event = (
     | Follow
     | Request
     | Stored
+    | Open
+    | Drained
+    | Close
+    | Wrote
+    | Found
 )
 
 # --- What a machine wants done --------------------------------------------------------------
@@ -158,21 +184,32 @@ class Published(msgspec.Struct, gc=False):
 
 
 class Deliver(msgspec.Struct, gc=False):
-    """Hand a frame's messages to the application, once; `key` opens them if they are encrypted."""
+    """Hand a frame's messages to the application, once; `key` opens them if they are encrypted.
+
+    It is for who reads under the ticket `to`, and of its messages those with numbers above
+    `after`, up to `upto`, but the first `skip` of the frame, and not those after the first `most`;
+    0: it is for everybody who reads the part as it comes, and all of it.
+    """
 
     part: StreamPart
     head: FrameHead
     frame: bytes
     hops: int
     key: bytes = b""
+    to: int = 0
+    after: int = 0
+    upto: int = MAX_NUMBER
+    skip: int = 0
+    most: int = MAX_NUMBER  # counted from the beginning of the frame, as `skip` is
 
 
 class Dropped(msgspec.Struct, gc=False):
-    """A frame ends here, and why."""
+    """A frame ends here, and why; for who reads under the ticket `to`, if it is not 0."""
 
     head: FrameHead
     reason: str
     peer: NodeId | None = None
+    to: int = 0
 
 
 class Outcome(msgspec.Struct, gc=False):
@@ -264,6 +301,12 @@ Effect = (
     | Answered
     | Store
     | KeepKey
+    | Missed
+    | PageEnded
+    | HistoryEnded
+    | Receipt
+    | Write
+    | Find
     | Connect
     | Disconnect
     | Hold

@@ -17,6 +17,8 @@ from anabranch.core.overlay import Carried, Perform, RecentFrames
 from anabranch.core.parts import Part
 from anabranch.core.permission import DOUBT_FOR_S, Permission
 from anabranch.core.publishing import UNPERMITTED, Flight, Owed, Publishing, Unconfirmed
+from anabranch.core.reader import Reader
+from anabranch.core.receipts import Receipts
 from anabranch.core.timers import Timers
 
 Entropy = Callable[[int], bytes]
@@ -35,6 +37,8 @@ class Outgoing:
         apply: Perform,
         serve: Perform,
         keys: KeyExchange | None = None,
+        reader: Reader | None = None,
+        receipts: Receipts | None = None,
     ) -> None:
         self._recent = recent
         self._signer = signer
@@ -44,6 +48,8 @@ class Outgoing:
         self._apply = apply  # an overlay's effects
         self._serve = serve  # a service's effects
         self._keys = keys
+        self._reader = reader
+        self._receipts = receipts
         self._busy: dict[PartKey, Part] = {}
         self._due: Timers[PartKey] = Timers()
         self._flight = Flight()
@@ -97,15 +103,28 @@ class Outgoing:
                 state.seen.mark(head.chain, head.previous, head.last)
             self._recent.add(state.key, frame, now)
             effects.append(Published(head, frame))
-            if state.subscribed and (self._keys is None or not state.reads):
-                effects.append(Deliver(state.part, head, frame, 0))
-            elif state.subscribed and self._keys is not None:
-                effects += self._keys.deliver(state.part, head, frame, 0, None, now)
+            effects += self._deliver(state, made, now)
             if publishing.behind:
                 publishing.owe([made])
             else:
                 effects += self._offer(state, made, None, now)
         self._rearm(state)
+        return effects
+
+    def _deliver(self, state: Part, made: Unconfirmed, now: float) -> list[Effect]:
+        """Hand our own frame to those on this node who want it."""
+        head, frame, effects = made.head, made.frame, list[Effect]()
+        if self._receipts is not None and made.copies:
+            asked = self._receipts.published(state.part, head, frame, made.copies, now)
+            effects += self._serve(asked, now)
+        if not state.subscribed:
+            return effects
+        if state.plain and (self._keys is None or not state.reads):
+            effects.append(Deliver(state.part, head, frame, 0))
+        elif state.plain and self._keys is not None:
+            effects += self._keys.deliver(state.part, head, frame, 0, None, now)
+        if self._reader is not None:
+            effects += self._reader.take(state, head, frame, 0, None, now)
         return effects
 
     def _next_frame(self, state: Part, effects: list[Effect], now: float) -> Unconfirmed | None:

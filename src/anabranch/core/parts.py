@@ -32,6 +32,7 @@ class Part(msgspec.Struct):
     seen: Duplicates
     subscribed: bool = False
     reads: bool = True  # what it is subscribed to; else it only carries, and wants no keys
+    plain: bool = True  # it is delivered as it comes, and not only to those who read in order
     publishing: Publishing | None = None
 
     @property

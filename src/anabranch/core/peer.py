@@ -48,6 +48,7 @@ from anabranch.core.messages import (
     AboutKeys,
     AboutParts,
     AboutRegistry,
+    AboutStorage,
     Contact,
     Got,
     Introduce,
@@ -60,9 +61,12 @@ from anabranch.core.overlay import Directory, OverlayFactory
 from anabranch.core.parts import Parts
 from anabranch.core.permission import Doubtful, Permission, Permits
 from anabranch.core.publishing import NO_SUCH_STREAM, STRANDED_FOR_S
+from anabranch.core.reader import ReaderFactory
+from anabranch.core.receipts import Receipts
 from anabranch.core.service import Service
 from anabranch.core.services import Services
 from anabranch.core.slow_links import SlowLinks
+from anabranch.core.storage import StorageFactory
 
 
 class Peer:
@@ -90,6 +94,9 @@ class Peer:
         permits: Permits | None = None,
         services: Sequence[Service] = (),
         keys: KeyExchangeFactory | None = None,
+        reader: ReaderFactory | None = None,
+        storage: StorageFactory | None = None,
+        receipts: Receipts | None = None,
         patience_s: float = STRANDED_FOR_S,
     ) -> None:
         self.me = Contact(node or signer.node, address)
@@ -98,38 +105,23 @@ class Peer:
         self._parts = Parts(self.me, directory, overlays, rng, self._links.is_up)
         self._permission = Permission(permits)
         self._keys = keys(self._parts, self._congestion) if keys is not None else None
-        self._services = Services((*services, self._keys) if self._keys else services)
+        self._reader = reader(self._parts, self._keys) if reader is not None else None
+        self._storage = storage(self._user_of) if storage is not None else None
+        ours = (self._keys, self._reader, self._storage, receipts)
+        self._services = Services((*services, *(each for each in ours if each is not None)))
+        do = (self._applied, self._served)
+        publishing = (signer, entropy, patience_s, self._permission)
         self._outgoing = Outgoing(
-            self._parts.recent,
-            signer,
-            entropy,
-            patience_s,
-            self._permission,
-            self._applied,
-            self._served,
-            self._keys,
+            self._parts.recent, *publishing, *do, self._keys, self._reader, receipts
         )
+        taking = (self._links, self._congestion, verify, self._permission)
         self._incoming = Incoming(
-            self._parts,
-            self._links,
-            self._congestion,
-            verify,
-            self._permission,
-            self._applied,
-            self._served,
-            self._keys,
+            self._parts, *taking, *do, self._keys, self._reader, self._storage
         )
-        introductions, do = Introductions(network, verify), (self._applied, self._served)
+        introductions = Introductions(network, verify)
         self._company = Company(introductions, mandate, permits, self._parts, self._links, *do)
-        self._attendance = Attendance(
-            self._parts,
-            self._outgoing,
-            self._congestion,
-            self._permission,
-            self._company,
-            self._applied,
-            self._keys,
-        )
+        about = (self._outgoing, self._congestion, self._permission, self._company)
+        self._attendance = Attendance(self._parts, *about, self._applied, self._keys)
         self._slow = SlowLinks(self._parts, self._links, self._congestion, self._outgoing.pause)
         self._kinds = self._kinds_of_events()
         self._handlers = dict.fromkeys(self._kinds, self._begin)
@@ -161,6 +153,9 @@ class Peer:
         self._handlers = self._kinds
         effects = self._after(self._served(self._services.start(now), now), now)
         return effects + self.handle(event, now)
+
+    def _user_of(self, peer: NodeId, now: float) -> NodeId | None:
+        return self._company.user_of(peer, now)
 
     def neighbours(self, part: StreamPart) -> tuple[NodeId, ...]:
         """Return our neighbours in a part, sorted; none if we are no member."""
@@ -204,7 +199,7 @@ class Peer:
             if not self._services.rely_on(sender):
                 self._links.strain(sender, now)
             return self._after(self._served(service.receive(sender, message, now), now), now)
-        if isinstance(message, AboutRegistry | AboutKeys):
+        if isinstance(message, AboutRegistry | AboutKeys | AboutStorage):
             self._links.strain(sender, now)
             return []
         return self._about_part(sender, message, now)
@@ -311,6 +306,8 @@ class Peer:
     def _learned(self, chain: str, now: float) -> list[Effect]:
         """Bring our parts, and what was in doubt, up to date with a chain of the registry."""
         effects = self._served(self._keys.learned(chain, now), now) if self._keys else []
+        if self._storage is not None:
+            effects += self._served(self._storage.learned(chain, now), now)
         for state in [s for s in self._parts if chain in (NETWORK, s.part.stream)]:
             changed = self._parts.change(state, now)
             if changed is None:

@@ -32,6 +32,9 @@ class Permits(Protocol):
     def may(self, stream: str, user: NodeId, right: Right, now: float) -> bool:
         """Tell whether a user (or everybody: PUBLIC) has a right to a stream."""
 
+    def stores(self, stream: str, user: NodeId) -> bool:
+        """Tell whether a stream names a user's node as one that stores it."""
+
     def doubt(self, stream: str, now: float) -> list[Effect]:
         """Ask for the newest word on a stream; empty where that was just done or is no use."""
 

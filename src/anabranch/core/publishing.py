@@ -50,6 +50,7 @@ class Unconfirmed(msgspec.Struct):
     tried_at: float
     offered: bool = False  # whether it has left for anybody
     flying: bool = False  # whether it left from the backlog and is not confirmed or owed anew
+    copies: Sequence[tuple[int, int]] = ()  # of drafts that want receipts: ticket, copies
 
     @property
     def size(self) -> int:
@@ -196,6 +197,7 @@ class Publishing:
         head = FrameHead(self._part, self.chain, previous, batch[0][0], self.newest, len(batch))
         tickets = [(draft.ticket, number) for number, draft in batch]
         made = Unconfirmed(head, frame, tickets, now + self._patience_s, now)
+        made.copies = [(draft.ticket, draft.copies) for _, draft in batch if draft.copies]
         self._unconfirmed[head.last] = made
         self._unconfirmed_bytes += made.size
         return made

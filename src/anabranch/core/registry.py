@@ -36,6 +36,7 @@ from anabranch.core.ids import NodeId, parse_node, stream_part
 from anabranch.core.messages.registry import NETWORK
 
 MAX_PERMISSIONS = 10_000  # of one stream
+MAX_WRITERS = 50_000  # who could ever publish to one stream, and is remembered for its history
 
 STALE = "stale"  # the reason of a change that does not name the newest ones
 
@@ -90,11 +91,14 @@ class StreamState(ChainState):
         self.created: CreateStream | None = None
         self.permissions: dict[NodeId, Permission] = {}
         self.removals = 0  # grows with every change that may take from anybody what he reads
+        self.writers: dict[NodeId, None] = {}  # who was ever told that he may publish
+        self.first_storage: tuple[NodeId, ...] = ()  # the first storage nodes that it named
 
     def copy(self) -> Self:
         """Return a state of its own that stands where this one stands."""
         twin = super().copy()
         twin.permissions = dict(self.permissions)
+        twin.writers = dict(self.writers)
         return twin
 
     # --- What others may ask --------------------------------------------------------------
@@ -114,6 +118,10 @@ class StreamState(ChainState):
         at_ms = int(now * 1000)
         told = (node for node in self.permissions if self._own(node, at_ms) & Right.SUBSCRIBE)
         return frozenset((self.owner, *told))
+
+    def wrote(self, node: NodeId) -> bool:
+        """Tell whether a node may publish, or ever could: what it published then still counts."""
+        return node == self.owner or node in self.writers or PUBLIC in self.writers
 
     def next_expiry(self, now: float) -> int | None:
         """Return when the next permission ends, in ms; None: none that holds now ever does."""
@@ -172,11 +180,13 @@ class StreamState(ChainState):
     def act(self, action: Action) -> None:
         """Let an action that is allowed have its consequences."""
         if type(action) is CreateStream:
-            self.created = action
-            self.permissions = {PUBLIC: Permission(action.public)} if action.public else {}
+            self.created, self.first_storage = action, action.storage
+            self.permissions = {}
+            self.hold(PUBLIC, Permission(action.public))
         elif type(action) is EditStream:
             assert self.created is not None
             self.created = action.apply(self.created)
+            self.first_storage = self.first_storage or self.created.storage
         elif type(action) is SetPermission:
             self.hold(action.node, Permission(action.rights, action.expires_ms))
         else:
@@ -187,6 +197,8 @@ class StreamState(ChainState):
         """Let a node have exactly these rights."""
         if permission.rights:
             self.permissions[node] = permission
+            if permission.rights & Right.PUBLISH and len(self.writers) < MAX_WRITERS:
+                self.writers[node] = None
         else:
             self.permissions.pop(node, None)
 

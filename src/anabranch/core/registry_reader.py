@@ -92,6 +92,11 @@ class RegistryReader(Registry):
         """The network's trackers, in the order of its list."""
         return self.network_state.trackers
 
+    @property
+    def storage(self) -> tuple[TrackerEntry, ...]:
+        """The network's storage nodes."""
+        return self.network_state.storage
+
     def knows(self, chain: str) -> bool:
         """Tell whether a chain has been read to its end, and is kept up to date."""
         followed = self._followed.get(chain)

@@ -16,7 +16,7 @@ from anabranch.core.changes import Action, CreateStream, Right, TrackerEntry
 from anabranch.core.identity import Signer
 from anabranch.core.ids import NodeId, StreamPart
 from anabranch.core.machine import Answered, Effect
-from anabranch.core.messages import WriteChange, Written
+from anabranch.core.messages import Contact, WriteChange, Written
 from anabranch.core.overlay import PartSettings
 from anabranch.core.registry import STALE, Permission
 from anabranch.core.service import Service
@@ -52,6 +52,13 @@ class StreamView(Protocol):
     def removals(self) -> int:
         """A number that grows whenever anybody is told that he may subscribe no more."""
 
+    def wrote(self, node: NodeId) -> bool:
+        """Tell whether a node may publish, or ever could."""
+
+    @property
+    def first_storage(self) -> tuple[NodeId, ...]:
+        """The first storage nodes that it named: no others may begin its logs."""
+
     def lapsed(self, since: float, now: float) -> bool:
         """Tell whether a permission to subscribe has ended of itself in the meantime."""
 
@@ -73,6 +80,29 @@ class Registry(Service, ABC):
     @abstractmethod
     def trackers(self) -> tuple[TrackerEntry, ...]:
         """The network's trackers, in the order of its list."""
+
+    @property
+    @abstractmethod
+    def storage(self) -> tuple[TrackerEntry, ...]:
+        """The network's storage nodes."""
+
+    def keepers(self, stream: str) -> tuple[Contact, ...]:
+        """Return the storage nodes that a stream names, in its order, with their addresses."""
+        known = self.stream(stream)
+        if known is None or known.created is None:
+            return ()
+        entries = {entry.node: entry.contact for entry in self.storage}
+        return tuple(entries.get(node, Contact(node)) for node in known.created.storage)
+
+    def stores(self, stream: str, user: NodeId) -> bool:
+        """Tell whether a stream names somebody as its storage node, who so has a place in it."""
+        known = self.stream(stream)
+        return known is not None and known.created is not None and user in known.created.storage
+
+    def wrote(self, stream: str, publisher: NodeId) -> bool:
+        """Tell whether somebody may publish to a stream, or ever could."""
+        known = self.stream(stream)
+        return known is not None and known.created is not None and known.wrote(publisher)
 
     @abstractmethod
     def knows(self, chain: str) -> bool:

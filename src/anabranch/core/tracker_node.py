@@ -220,7 +220,7 @@ class TrackerNode:
         return self._links[sender].writes.spend(now) or self.keeper.is_tracker(sender)
 
     def _admits(self, part: StreamPart, node: NodeId, now: float) -> bool:
-        """Tell whether a node may be in a part: its user may publish or subscribe there."""
+        """Tell whether a node may be in a part: its user may publish or subscribe, or stores it."""
         state = self.keeper.state(part.stream)
         if not isinstance(state, StreamState) or state.created is None:
             return True  # there is no such stream, hence no such part
@@ -228,7 +228,9 @@ class TrackerNode:
         if any(state.is_public(right, now) for right in rights):
             return True
         user = self.introductions.user(node, now)
-        return user is not None and any(state.may(user, right, now) for right in rights)
+        if user is None:
+            return False
+        return user in state.created.storage or any(state.may(user, r, now) for r in rights)
 
     # --- What we do not have --------------------------------------------------------------
 

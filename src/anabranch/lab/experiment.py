@@ -1,7 +1,8 @@
 """What an experiment is: its options, and three functions to run, tabulate and draw it."""
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,6 +16,10 @@ from anabranch.overlays import OVERLAYS
 
 Row = dict[str, Any]  # plain keys; numbers and strings
 Samples = dict[int, NDArray[np.float64]]  # by the number of nodes: what a picture shows of a row
+
+
+# These every experiment has; of the others each says which it has.
+COMMON_OPTIONS = frozenset({"nodes", "repeats", "degree", "seed"})
 
 
 class OptionError(ValueError):
@@ -31,6 +36,11 @@ class Params:
     seed: int = 1
     overlay: str = "random-regular"
     underlay: str = "aws16"
+    data: str | None = None  # the file that an experiment reads
+    events: int | None = None  # how many of the file's; None: all
+    speedup: float = 1.0  # how much faster than in the paper they come
+    capacity: float = 0.0  # packets that a node takes in a second; 0: any number
+    ordered: bool = False  # whether storage nodes help all to read in order
 
     def __post_init__(self) -> None:
         if min(self.nodes, default=0) < 2:
@@ -39,6 +49,12 @@ class Params:
             raise OptionError("--repeats must be 1 or more")
         if self.degree < 2:
             raise OptionError("--degree must be 2 or more: less does not connect the nodes")
+        if self.events is not None and self.events < 1:
+            raise OptionError("--events must be 1 or more")
+        if not 0 < self.speedup < math.inf:
+            raise OptionError("--speedup must be above 0: 1 is the paper's pace, 2 twice that")
+        if not 0 <= self.capacity < math.inf:
+            raise OptionError("--capacity must be 0, for no bound, or packets a second")
         for option, known in (("overlay", OVERLAYS), ("underlay", UNDERLAYS)):
             if getattr(self, option) not in known:
                 raise OptionError(f"--{option} must be one of: {', '.join(known)}")
@@ -89,15 +105,26 @@ class Experiment:
     run: Run
     table: MakeTable
     draw: Draw
-    options: frozenset[str] = frozenset()  # beyond nodes, repeats, degree and seed
+    options: frozenset[str] = frozenset()  # beyond the common ones
+    needs: frozenset[str] = frozenset()  # those that have no default
     most_nodes: int = 1_000_000
 
     def params(self, **given: Any) -> Params:
         """Return the defaults with what is given (None is not), or raise OptionError."""
         given = {option: value for option, value in given.items() if value is not None}
-        for option in sorted(given.keys() & {"overlay", "underlay"} - self.options):
+        for option in sorted(given.keys() - self.options - COMMON_OPTIONS):
             raise OptionError(f"{self.name} takes no --{option}: leave it out")
+        for option in sorted(self.needs - given.keys()):
+            raise OptionError(f"{self.name} needs --{option}: name the file that it reads")
         params = replace(self.defaults, **given)
         if max(params.nodes) > self.most_nodes:
             raise OptionError(f"{self.name} takes at most --nodes {self.most_nodes}")
         return params
+
+    def options_of(self, params: Params) -> dict[str, Any]:
+        """Return the options that the rows are a function of."""
+        return {
+            option: value
+            for option, value in asdict(params).items()
+            if option in self.options | COMMON_OPTIONS
+        }

@@ -6,21 +6,26 @@ Before that, the trackers are found that it reads the registry from.
 import asyncio
 import os
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from anabranch.core.identity import Identity, KnownKeys
+from anabranch.core.identity import Identity, KnownKeys, Verify
 from anabranch.core.ids import NodeId
 from anabranch.core.key_exchange import KeyExchange
 from anabranch.core.machine import KeepKey
 from anabranch.core.mandate import introduce
 from anabranch.core.messages import Contact
 from anabranch.core.peer import Peer
+from anabranch.core.reader import Reader
+from anabranch.core.receipts import Receipts
 from anabranch.core.registry_reader import RegistryReader
+from anabranch.core.storage import StorageFactory
 from anabranch.live.errors import NetworkUnreachable
 from anabranch.live.transports import Transport, TransportError
 from anabranch.overlays import OVERLAYS
+
+Keeps = Callable[[Identity, bytes, Verify, RegistryReader, random.Random], StorageFactory]
 
 MAX_FOUND = 4  # trackers that are of use
 FIND_MORE_S = 0.5  # how long others may take once one is found
@@ -59,8 +64,12 @@ def assemble(
     address: str,
     kept: Iterable[KeepKey],
     patience_s: float,
+    keeps: Keeps | None = None,
 ) -> tuple[RegistryReader, Peer]:
-    """Return the machines of a node that acts for a user, and has found trackers."""
+    """Return the machines of a node that acts for a user, and has found trackers.
+
+    One that `keeps` streams for others does not read them.
+    """
     curve = KnownKeys()
     rng = random.Random(int.from_bytes(os.urandom(16)))
     registry = RegistryReader(network, curve.verify, found[0], rng, found[1:])
@@ -78,6 +87,9 @@ def assemble(
         permits=registry,
         services=[registry],
         keys=partial(KeyExchange, identity, curve, os.urandom, network, registry, kept),
+        reader=partial(Reader, registry, curve.verify, rng) if keeps is None else None,
+        storage=keeps(identity, network, curve.verify, registry, rng) if keeps else None,
+        receipts=Receipts(network, curve.verify, registry),
         patience_s=patience_s,
     )
     return registry, peer

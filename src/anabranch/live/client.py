@@ -5,19 +5,20 @@ their messages, and no server stands between it and the others.
 """
 
 import asyncio
+import random
 import socket
 import ssl as tls
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
 from anabranch.core.changes import PUBLIC, Action, CreateStream, TrackerEntry
 from anabranch.core.errors import LocalError, RemoteError
 from anabranch.core.identity import Identity
-from anabranch.core.ids import show
+from anabranch.core.ids import NodeId, show
 from anabranch.core.machine import Answered
 from anabranch.core.messages import Contact
 from anabranch.core.messages.registry import NETWORK, ChainList, ListChains, WriteChange
@@ -26,6 +27,8 @@ from anabranch.core.publishing import STRANDED_FOR_S
 from anabranch.core.registry_keeper import MAX_CHAINS
 from anabranch.core.registry_view import AGAIN, DONE, judge
 from anabranch.live.address import NetworkAddress, parse_address
+from anabranch.live.assembly import Keeps
+from anabranch.live.driver import Handlers
 from anabranch.live.errors import (
     AnabranchError,
     NetworkUnreachable,
@@ -39,8 +42,9 @@ from anabranch.live.node import Node
 from anabranch.live.observer import Observer
 from anabranch.live.profiles import current_profile, profile_identity
 from anabranch.live.questions import PATIENCE_S
-from anabranch.live.stream import (
-    Stream,
+from anabranch.live.stream import Stream
+from anabranch.live.terms import (
+    check_move,
     check_public,
     check_settings,
     contact_of,
@@ -180,6 +184,8 @@ class Network:
         patience_s: float = STRANDED_FOR_S,
         recorder: Recorder | None = None,
         key_store: Path | None = None,
+        keeps: Keeps | None = None,
+        handlers: Handlers = MappingProxyType({}),
     ) -> None:
         self.address = address
         self._urls = urls
@@ -187,7 +193,15 @@ class Network:
         self._observer = Observer(node_identity.node, recorder)
         store = KeyStore(key_store or default_key_store(identity.node), genesis, identity)
         self.node = Node(
-            identity, transport, node_identity.node, genesis, self._observer, store, patience_s
+            identity,
+            transport,
+            node_identity.node,
+            genesis,
+            self._observer,
+            store,
+            patience_s,
+            keeps,
+            handlers,
         )
 
     async def __aenter__(self) -> "Network":
@@ -231,13 +245,14 @@ class Network:
         public: str | Iterable[str] = (),
         metadata: str = "",
         trackers: Iterable[Contact | str] = (),
-        storage: Iterable[str] = (),
+        storage: int | Iterable[str] = (),
         exist_ok: bool = False,
     ) -> Stream:
         """Create `<your address>/<path>`. `public` names the rights that everyone has.
 
         A stream that not everyone may subscribe to is encrypted. `trackers` are its own, if it
-        has any; `storage` are the addresses of the storage nodes that keep it. With `exist_ok` a
+        has any; `storage` are the addresses of the storage nodes that keep it, or how many of the
+        network's shall: three go on when one of them is gone. With `exist_ok` a
         stream that is there already is taken as it is.
         """
         check_settings(partitions, overlay, degree)
@@ -251,6 +266,8 @@ class Network:
                 f"{name} exists: use it as it is (exist_ok, --exist-ok), or delete it first"
             )
         check_public(PUBLIC, int(rights_of(public)))
+        keepers = self.choose_storage(storage)
+        check_move((), keepers)
         action = CreateStream(
             partitions=partitions,
             overlay=overlay,
@@ -258,7 +275,7 @@ class Network:
             metadata=metadata,
             public=int(rights_of(public)),
             trackers=tuple(map(contact_of, trackers)),
-            storage=tuple(map(node_of, storage)),
+            storage=keepers,
         )
         try:
             await self.change(name, action)
@@ -266,6 +283,25 @@ class Network:
             if not exist_ok:
                 raise
         return Stream(self, name)
+
+    def choose_storage(
+        self, wanted: int | Iterable[str], before: Sequence[NodeId] = ()
+    ) -> tuple[NodeId, ...]:
+        """Return storage nodes by name; or so many of the network's, taken at random.
+
+        Those that keep the stream already, `before`, are taken first.
+        """
+        if not isinstance(wanted, int):
+            return tuple(map(node_of, wanted))
+        known = [entry.node for entry in self.node.registry.storage]
+        if not 0 <= wanted <= len(known):
+            raise LocalError(
+                f"{wanted} storage nodes: this network has {len(known)}: "
+                "`anabranch storage` runs one more"
+            )
+        kept = [node for node in before if node in known][:wanted]
+        others = [node for node in known if node not in kept]
+        return (*kept, *random.SystemRandom().sample(others, wanted - len(kept)))
 
     async def stream(self, name: str) -> Stream:
         """Return a stream by its full name, or by its path if it is your own."""

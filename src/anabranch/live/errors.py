@@ -25,6 +25,17 @@ class NotPublished(AnabranchError):
     """A message was given up: no neighbour has it."""
 
 
+class NotStored(AnabranchError):
+    """Too few storage nodes have said that they hold a message, which was published all the same.
+
+    Or a stream's past is asked for that no storage node keeps.
+    """
+
+
+class HistoryLost(AnabranchError):
+    """Not all of the history that was asked for could be had."""
+
+
 class TooLarge(AnabranchError):
     """A message is larger than a frame may be."""
 

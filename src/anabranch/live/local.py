@@ -158,15 +158,23 @@ class LocalNetwork:
         self.address = ""
         self.trackers: list[Child] = []
         self.nodes: list[Child] = []
+        self.storage: list[Child] = []
         self._dead: asyncio.Queue[Child] = asyncio.Queue()  # one for each child, at most
         self._host = host
         self._port = port
         self.owner_key = folder / "owner.key"
 
     async def start(
-        self, trackers: int, nodes: int, progress: Callable[[float], None] | None = None
+        self,
+        trackers: int,
+        nodes: int,
+        storage: int = 0,
+        progress: Callable[[float], None] | None = None,
     ) -> None:
-        """Start trackers, make them the network's, and start nodes that carry every stream."""
+        """Start trackers and storage nodes, make them the network's, and start nodes.
+
+        The nodes carry every stream.
+        """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -181,10 +189,12 @@ class LocalNetwork:
             await starting
             started += 1
             if progress is not None:
-                progress(started / (trackers + nodes))
+                progress(started / (trackers + storage + nodes))
 
         for index in range(trackers):
             await tell(self.add_tracker(index))
+        for index in range(storage):
+            await tell(self.add_storage(index))
         await asyncio.gather(*(tell(self.add_node()) for _ in range(nodes)))
 
     async def add_tracker(self, index: int) -> Child:
@@ -203,6 +213,17 @@ class LocalNetwork:
         # Should it be started again, it must be found where it was.
         child.arguments = _with_ports(arguments, ready)
         self.address = _joined(self.address, str(ready["network"]))
+        return child
+
+    async def add_storage(self, index: int, more: Sequence[str] = ()) -> Child:
+        """Start one more storage node, or take one up again."""
+        arguments = ["storage", "--data", str(self.folder / f"storage-{index}")]
+        arguments += ["--address", self.address, "--host", self._host, "--port", "0"]
+        arguments += ["--http-port", "0", "--owner-key", str(self.owner_key), *more]
+        child = Child(f"storage {index}", arguments)
+        self._watch(child)
+        self.storage.append(child)
+        child.arguments = _with_ports(arguments, await child.start())
         return child
 
     async def add_node(self, streams: Sequence[str] = (), more: Sequence[str] = ()) -> Child:
@@ -228,7 +249,7 @@ class LocalNetwork:
 
     async def stop(self) -> None:
         """End everything that was started here."""
-        await asyncio.gather(*(node.stop() for node in self.nodes))
+        await asyncio.gather(*(node.stop() for node in (*self.nodes, *self.storage)))
         await asyncio.gather(*(tracker.stop() for tracker in self.trackers))
 
 

@@ -6,6 +6,7 @@ import msgspec
 
 from anabranch.core.errors import LocalError
 from anabranch.core.ids import MAX_SEQUENCE, NODE_ID_BYTES, SEQUENCE_BITS, ChainKey, FrameHead
+from anabranch.core.machine import Missed
 from anabranch.core.messages.data import CONTENT_BYTES, CONTENT_JSON, CONTENT_TEXT
 
 _NAMES = {CONTENT_BYTES: "bytes", CONTENT_JSON: "json", CONTENT_TEXT: "text"}
@@ -31,6 +32,16 @@ class MessageId(msgspec.Struct, frozen=True, order=True):
         )
 
 
+class Gap(msgspec.Struct, frozen=True):
+    """A place in a publisher's chain where messages did not come, and could not be had."""
+
+    publisher: str
+    chain: str
+    after_ms: int  # they were published from here on (0: from the beginning),
+    before_ms: int  # up to here
+    reason: str
+
+
 class Message(msgspec.Struct, frozen=True):
     """A message that came, with what is known of its way."""
 
@@ -45,6 +56,12 @@ class Message(msgspec.Struct, frozen=True):
     received_ms: float
     missed: int = 0  # messages dropped just before this one, because nobody read them in time
     problem: str = ""  # why the content is bytes although its publisher called it something else
+    gaps: tuple[Gap, ...] = ()  # what is missing just before this one
+
+    @property
+    def gap(self) -> Gap | None:
+        """The first of the gaps before it, if there is one."""
+        return self.gaps[0] if self.gaps else None
 
     @property
     def timestamp_ms(self) -> int:
@@ -76,6 +93,13 @@ def message_id(stream: str, partition: int, publisher: str, chain: str, number: 
 def names_of_chain(chain: ChainKey) -> tuple[str, str]:
     """Return a chain's publisher and id as text."""
     return "0x" + chain[:NODE_ID_BYTES].hex(), chain[NODE_ID_BYTES:].hex()
+
+
+def gap_of(missed: Missed) -> Gap:
+    """Name a gap as people do."""
+    publisher, chain = names_of_chain(missed.chain)
+    after_ms, before_ms = missed.after >> SEQUENCE_BITS, missed.before >> SEQUENCE_BITS
+    return Gap(publisher, chain, after_ms, before_ms, missed.reason)
 
 
 def names_of(head: FrameHead) -> tuple[str, str]:

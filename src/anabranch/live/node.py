@@ -6,33 +6,36 @@ every question to the registry its answer.
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from types import MappingProxyType
 
 from anabranch.core.changes import Right
 from anabranch.core.errors import LocalError
 from anabranch.core.identity import Identity
-from anabranch.core.ids import NodeId, PartKey, StreamPart, part_key
+from anabranch.core.ids import NodeId, StreamPart
 from anabranch.core.machine import (
     Answered,
     Deliver,
-    Draft,
+    Event,
+    HistoryEnded,
     KeepKey,
     Learned,
+    Missed,
     Notice,
     Outcome,
-    Publish,
+    PageEnded,
     Published,
+    Receipt,
     Retire,
 )
 from anabranch.core.messages import Control
 from anabranch.core.messages.registry import NETWORK
 from anabranch.core.overlay import PartSettings
-from anabranch.core.parts import MAX_PARTS
 from anabranch.core.peer import Peer
 from anabranch.core.publishing import STRANDED_FOR_S
 from anabranch.core.registry import StreamState
 from anabranch.core.registry_reader import RegistryReader
-from anabranch.live.assembly import assemble, find_trackers
-from anabranch.live.driver import Driver
+from anabranch.live.assembly import Keeps, assemble, find_trackers
+from anabranch.live.driver import Driver, Handlers
 from anabranch.live.errors import (
     AnabranchError,
     Closed,
@@ -40,10 +43,9 @@ from anabranch.live.errors import (
     NotPermitted,
 )
 from anabranch.live.key_store import KeyStore
-from anabranch.live.message import names_of
 from anabranch.live.observer import Observer
-from anabranch.live.questions import Questions, fail
-from anabranch.live.room import Room
+from anabranch.live.publications import Publication, Publications
+from anabranch.live.questions import Questions
 from anabranch.live.subscription import Subscription
 from anabranch.live.subscriptions import Subscriptions
 from anabranch.live.transports import Transport
@@ -64,7 +66,10 @@ class Node:
         observer: Observer,
         key_store: KeyStore,
         patience_s: float = STRANDED_FOR_S,
+        keeps: Keeps | None = None,
+        handlers: Handlers = MappingProxyType({}),
     ) -> None:
+        """`keeps` makes what stores streams, if this is a storage node; `handlers` are its."""
         self.identity = identity
         self.node = node
         self.network = network
@@ -72,38 +77,42 @@ class Node:
         self._transport = transport
         self._key_store = key_store
         self._patience_s = patience_s
-        self._publishing: dict[StreamPart, None] = {}
-        self._chains: dict[PartKey, tuple[str, str]] = {}  # our own: publisher, chain
-        self._drafts: dict[StreamPart, list[Draft]] = {}  # of this turn of the loop
-        self._outcomes: dict[int, tuple[asyncio.Future[Outcome], Callable[[], None]]] = {}
-        self._rooms: dict[str, Room] = {}  # by stream
+        self._keeps = keeps
         self._watchers: list[Callable[[Notice], None]] = []
-        self._ticket = 0
         self._started = False
         self._closing = False  # nothing new may begin
         self._closed = False  # nothing may go on
         self._left = asyncio.Event()
         self.failed = asyncio.Event()  # by a mistake of ours
         self._reporting: asyncio.TimerHandle | None = None
+        self.publications = Publications(self._feed, observer.name_part)
+        self._subscriptions = Subscriptions(self._feed, observer.name_part, self._unread)
+        observer.on_unreadable = self._subscriptions.unreadable
         self.driver = Driver(
             transport,
             {
-                Deliver: self._deliver,
-                Outcome: self._outcome,
-                Published: self._published,
+                Deliver: lambda effect: self._subscriptions.deliver(effect, self.driver.now()),
+                Missed: self._subscriptions.missed,
+                PageEnded: self._subscriptions.page_ended,
+                HistoryEnded: self._subscriptions.history_ended,
+                Outcome: self.publications.outcome,
+                Published: self.publications.published,
+                Receipt: self.publications.receipt,
                 Learned: self._learned,
                 Answered: self._answered,
                 KeepKey: self._keep_key,
                 Notice: self._notice,
+                **handlers,
             },
             observer,
         )
         self.driver.on_failure(self._failed)
-        self._subscriptions = Subscriptions(self.driver.feed, observer.name_part, self._unread)
-        observer.on_unreadable = self._subscriptions.unreadable
         self.registry: RegistryReader
         self.peer: Peer
         self._questions: Questions
+
+    def _feed(self, event: Event) -> None:
+        self.driver.feed(event)
 
     @property
     def address(self) -> str:
@@ -128,6 +137,7 @@ class Node:
                 self._transport.address,
                 self._key_store.load(),
                 self._patience_s,
+                self._keeps,
             )
             self._questions = Questions(self.registry, self.driver.feed, self._streams)
             self.driver.attach(self.peer)
@@ -151,7 +161,7 @@ class Node:
             return
         self._closing = True
         try:
-            await self._drain(self.driver.now() + drain_s)
+            await self.publications.drain(self.driver.now() + drain_s, self.driver.now)
             await self._linger(self.driver.now() + linger_s)
         finally:  # whoever is tired of waiting still leaves
             self._leave_everything()
@@ -165,24 +175,16 @@ class Node:
         self._give_up(Closed("the connection to the network was closed"))
         if self._reporting is not None:
             self._reporting.cancel()
-        for part in list(self._publishing):
+        for part in list(self.publications.parts):
             self.driver.feed(Retire(part))
         self._subscriptions.close()
         self.driver.detach()
         self._key_store.close()
-        self._make_room()
-
-    async def _drain(self, until: float) -> None:
-        """Wait for the outcomes of what was published, and of what waits for room to be."""
-        while (left := until - self.driver.now()) > 0:
-            pending = [future for future, _ in self._outcomes.values() if not future.done()]
-            if not pending:
-                break
-            await asyncio.wait(pending, timeout=left)
+        self.publications.make_room()
 
     async def _linger(self, until: float) -> None:
         """Stay while others are likely to ask for the key of what we have just published."""
-        while any(self.peer.neighbours(part) for part in self._publishing):
+        while any(self.peer.neighbours(part) for part in self.publications.parts):
             left = min(until, self.peer.lingers_until) - self.driver.now()
             if left <= 0:
                 return
@@ -193,18 +195,13 @@ class Node:
         self.failed.set()
         failure = AnabranchError(f"this node failed by a mistake of its own: {error!r}; report it")
         self._give_up(failure)
-        self._make_room()
+        self.publications.make_room()
         self._subscriptions.fail(self._subscriptions, failure)
 
     def _give_up(self, error: AnabranchError) -> None:
         """Tell everybody who awaits something that it will not come."""
-        fail((future for future, _ in self._outcomes.values()), error)
+        self.publications.give_up(error)
         self._questions.give_up(error)
-
-    def _make_room(self) -> None:
-        """Let those who wait for room go on, to hear that there is nothing to wait for."""
-        while self._outcomes:
-            self._outcomes.popitem()[1][1]()
 
     def check_open(self) -> None:
         """Refuse what begins before we have come, or when we leave already."""
@@ -216,56 +213,17 @@ class Node:
     # --- Publishing -----------------------------------------------------------------------
 
     def publish(
-        self, part: StreamPart, content: bytes, content_type: int, settled: Callable[[], None]
-    ) -> asyncio.Future[Outcome]:
-        """Hand over a message; those of one turn of the loop may leave in one frame.
-
-        `settled` is called when its outcome is there, even if nobody awaits that any more.
-        """
+        self,
+        part: StreamPart,
+        content: bytes,
+        content_type: int,
+        settled: Callable[[], None],
+        copies: int = 0,
+    ) -> Publication:
+        """Hand over a message, and ask for the word of so many storage nodes that they hold it."""
         if self._closed:  # not sooner: it may have been begun, and waited for room, before
             self.check_open()
-        self._ticket += 1
-        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._outcomes[self._ticket] = (future, settled)
-        drafts = self._drafts.get(part)
-        if drafts is None:
-            if not self._drafts:
-                asyncio.get_running_loop().call_soon(self._flush)
-            drafts = self._drafts[part] = []
-        drafts.append(Draft(content, content_type, self._ticket))
-        return future
-
-    def chain(self, part: StreamPart) -> str:
-        """Return the id of our own chain in a part that we have published to."""
-        return self._chains[part_key(part)][1]
-
-    def _flush(self) -> None:
-        drafts, self._drafts = self._drafts, {}
-        for part, of_part in drafts.items():
-            self._publishing[part] = None
-            self.observer.name_part(part)
-            self.driver.feed(Publish(part, of_part))
-
-    def _published(self, effect: Published) -> None:
-        if effect.head.part not in self._chains or effect.head.previous == 0:
-            self._chains[effect.head.part] = names_of(effect.head)
-            if len(self._chains) > 2 * MAX_PARTS:  # of parts that we are in no more
-                del self._chains[next(iter(self._chains))]
-
-    def _outcome(self, effect: Outcome) -> None:
-        future, settled = self._outcomes.pop(effect.ticket)
-        if not future.done():
-            future.set_result(effect)
-        settled()
-
-    def room(self, stream: str) -> Room:
-        """Return the room that all who publish to a stream from here share."""
-        room = self._rooms.get(stream)
-        if room is None:
-            if len(self._rooms) >= MAX_PARTS:  # of streams that nothing of is under way
-                self._rooms = {name: r for name, r in self._rooms.items() if r.messages}
-            room = self._rooms[stream] = Room()
-        return room
+        return self.publications.publish(part, content, content_type, settled, copies)
 
     # --- Subscribing ----------------------------------------------------------------------
 
@@ -279,11 +237,8 @@ class Node:
         self._subscriptions.leave(subscription)
 
     def _unread(self, part: StreamPart) -> None:
-        if part not in self._publishing:
+        if part not in self.publications.parts:
             self.observer.forget_part(part)
-
-    def _deliver(self, effect: Deliver) -> None:
-        self._subscriptions.deliver(effect, self.driver.now())
 
     def watch(self, call: Callable[[Notice], None]) -> None:
         """Call this with everything that the node has to say to its operator."""
@@ -299,7 +254,7 @@ class Node:
             return
         if effect.kind != "too-many-parts":
             error = NoSuchStream(f"{part}: there is no such stream (any more)")
-        self._publishing.pop(part, None)
+        self.publications.parts.pop(part, None)
         self._subscriptions.fail([part], error)
         self.observer.forget_part(part)
 
@@ -344,7 +299,8 @@ class Node:
         error = NotPermitted(f"you may no longer subscribe to {stream}")
         for part in [part for part in self._subscriptions if part.stream == stream]:
             for subscription in self._subscriptions.of(part):
-                if subscription.reads or not state.may(me, Right.PUBLISH, now):
+                has_place = state.may(me, Right.PUBLISH, now) or me in state.created.storage
+                if subscription.reads or not has_place:
                     subscription.fail(error)
 
     def _answered(self, effect: Answered) -> None:
@@ -360,7 +316,7 @@ class Node:
 
     def members(self) -> Iterable[StreamPart]:
         """Return the parts we are a member of, sorted."""
-        return sorted({**self._publishing, **dict.fromkeys(self._subscriptions)})
+        return sorted({**self.publications.parts, **dict.fromkeys(self._subscriptions)})
 
     def _streams(self) -> set[str]:
         return {part.stream for part in self.members()}

@@ -48,7 +48,7 @@ class Observer:
         # equal tallies have been delivered the same messages.
         self._tallies: dict[ChainKey, list[int]] = {}
         self.links_lost = 0
-        self.on_unreadable: Callable[[StreamPart, int], None] = lambda part, count: None
+        self.on_unreadable: Callable[[StreamPart, int, int], None] = lambda part, count, to: None
         self.notices: dict[str, int] = {}
 
     def name_part(self, part: StreamPart) -> None:
@@ -121,7 +121,7 @@ class Observer:
         else:
             self.metrics.drop(part, effect.reason)
             if part is not None and effect.reason in UNREADABLE:
-                self.on_unreadable(part, effect.head.count)
+                self.on_unreadable(part, effect.head.count, effect.to)
         if self._recorder is not None:
             self._recorder.dropped(at, self._node, effect.peer, effect.head, effect.reason)
 

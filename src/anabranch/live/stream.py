@@ -1,36 +1,26 @@
 """One stream, as its users hold it in their hands."""
 
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from anabranch.core.changes import (
-    ALL_RIGHTS,
-    MAX_ACTIONS,
     PUBLIC,
     CreateStream,
     DeleteStream,
     EditStream,
     Right,
-    SetPermission,
     name_rights,
-    parse_rights,
 )
 from anabranch.core.errors import LocalError
 from anabranch.core.ids import (
-    MAX_PARTITIONS,
-    MAX_TIMESTAMP_MS,
-    NodeId,
     StreamPart,
-    parse_node,
     show,
-    stream_part,
 )
 from anabranch.core.machine import Outcome
 from anabranch.core.messages import Contact
 from anabranch.core.messages.data import MAX_CONTENT_BYTES
-from anabranch.core.messages.tracker import MAX_NEIGHBOURS
 from anabranch.core.parts import MAX_PARTS
 from anabranch.core.publishing import (
     EXPIRED,
@@ -38,83 +28,38 @@ from anabranch.core.publishing import (
     TOO_LARGE,
 )
 from anabranch.core.registry import StreamState
+from anabranch.live.columns import Source, read_columns
 from anabranch.live.errors import (
     AnabranchError,
     Closed,
     NoSuchStream,
     NotPermitted,
     NotPublished,
+    NotStored,
     TooLarge,
 )
 from anabranch.live.message import MessageId, encode_content, message_id
-from anabranch.live.subscription import DEFAULT_BUFFER, Subscription
-from anabranch.overlays import OVERLAYS
+from anabranch.live.past import of_offsets, of_time
+from anabranch.live.permissions import Permissions
+from anabranch.live.publications import Publication
+from anabranch.live.receipt import Receipt, receipt_of
+from anabranch.live.storage.tokens import make_token
+from anabranch.live.subscription import DEFAULT_BUFFER, Plan, Subscription
+from anabranch.live.terms import (
+    Time,
+    check_move,
+    check_settings,
+    contact_of,
+    require_part,
+)
 
 if TYPE_CHECKING:
+    import pyarrow
+
     from anabranch.live.client import Network
 
 
-def full_name(name: str, owner: str) -> str:
-    """Return `<owner>/<path>` for a path of one's own; check a full name."""
-    full = name if name.startswith("0x") else f"{owner}/{name.lstrip('/')}"
-    return stream_part(full).stream
-
-
-def rights_of(rights: str | Iterable[str]) -> Right:
-    """Read rights as people name them; one name, or several."""
-    names = (rights,) if isinstance(rights, str) else tuple(rights)
-    if not all(isinstance(name, str) for name in names):
-        raise LocalError(f"{names!r} are no rights: name publish, subscribe, grant, edit, delete")
-    return parse_rights(names)
-
-
-def check_settings(partitions: int | None, overlay: str | None, degree: int | None) -> None:
-    """Refuse what no stream can be."""
-    if overlay is not None and overlay not in OVERLAYS:
-        raise LocalError(f"there is no overlay {overlay!r}: choose of {', '.join(OVERLAYS)}")
-    if partitions is not None and not 1 <= partitions <= MAX_PARTITIONS:
-        raise LocalError(f"{partitions} partitions: a stream has 1 to {MAX_PARTITIONS}")
-    if degree is not None and not 2 <= degree <= MAX_NEIGHBOURS:
-        raise LocalError(f"a degree of {degree}: a node has 2 to {MAX_NEIGHBOURS} neighbours")
-
-
-def node_of(who: str) -> NodeId:
-    """Read an address, or `public`; the zero address may be a mistake, and is nobody's."""
-    if who == "public":
-        return PUBLIC
-    if not isinstance(who, str):
-        raise LocalError(f"{who!r} is nobody: name an address (0x...) or public")
-    node = parse_node(who)
-    if node == PUBLIC:
-        raise LocalError("the zero address is nobody's: write public if you mean everyone")
-    return node
-
-
-def check_public(node: NodeId, rights: int) -> None:
-    """Refuse to let everybody be an administrator."""
-    if node == PUBLIC and rights & ~(Right.PUBLISH | Right.SUBSCRIBE):
-        raise LocalError("everyone may publish or subscribe; grant, edit and delete are for some")
-
-
-def contact_of(tracker: Contact | str) -> Contact:
-    """Read a tracker as people write it: 0x...=ws://host:port."""
-    if isinstance(tracker, Contact):
-        return tracker
-    node, _, place = str(tracker).partition("=")
-    if not place.startswith(("ws://", "wss://")):
-        raise LocalError(f"{tracker!r} names no tracker: write 0x...=ws://host:port")
-    return Contact(parse_node(node), place)
-
-
-def require_part(name: str, partitions: int, partition: int) -> None:
-    """Refuse a partition that the stream does not have."""
-    if not 0 <= partition < partitions:
-        raise LocalError(
-            f"{name} has partitions 0 to {partitions - 1}: there is no partition {partition}"
-        )
-
-
-class Stream:
+class Stream(Permissions):
     """A stream of the network: publish to it, subscribe to it, say who may."""
 
     def __init__(self, network: "Network", name: str) -> None:
@@ -156,6 +101,40 @@ class Stream:
         may wait at once: those that do leave together. Messages with one `key` go to one
         partition, in order; without a key the partitions take turns.
         """
+        return (await self._publish(content, key, partition, 0))[0]
+
+    async def publish_stored(
+        self,
+        content: Any,
+        copies: int = 1,
+        *,
+        key: str | bytes | None = None,
+        partition: int | None = None,
+    ) -> Receipt:
+        """Publish, and return when so many storage nodes have said that they hold the message.
+
+        Their words are signed, and are for keeping: see `Receipt`. Raises NotStored if too few of
+        them said so in time; the message is published all the same.
+        """
+        stored = len(self._created().storage)
+        if not stored:
+            raise self._not_stored()
+        if not 1 <= copies <= stored:
+            raise LocalError(
+                f"{copies} copies: {self.id} has {stored} storage nodes, ask for 1 to {stored}"
+            )
+        name, publication = await self._publish(content, key, partition, copies)
+        assert publication.receipt is not None
+        receipt = await publication.receipt
+        if receipt.problem:
+            raise NotStored(
+                f"{name} was published, and is not known to be stored: {receipt.problem}"
+            )
+        return receipt_of(name, receipt)
+
+    async def _publish(
+        self, content: Any, key: str | bytes | None, partition: int | None, copies: int
+    ) -> tuple[MessageId, Publication]:
         self._node.check_open()
         data, content_type = encode_content(content)
         if len(data) > MAX_CONTENT_BYTES:
@@ -164,20 +143,21 @@ class Stream:
                 "split it, or send a reference to it"
             )
         part = StreamPart(self.id, self._choose(key, partition))
-        room = self._node.room(self.id)
+        room = self._node.publications.room(self.id)
         await room.enter(len(data))
         # The room is ours until the outcome, even if whoever called is gone by then.
         leave = partial(room.leave, len(data))
         try:
-            future = self._node.publish(part, data, content_type, leave)
+            publication = self._node.publish(part, data, content_type, leave, copies)
         except Closed:
             leave()
             raise
-        outcome = await future
+        outcome = await publication.outcome
         if outcome.result != SENT:
             raise self._unpublished(part, outcome)
-        chain = self._node.chain(part)
-        return message_id(self.id, part.partition, self._network.me, chain, outcome.number)
+        chain = self._node.publications.chain(part)
+        name = message_id(self.id, part.partition, self._network.me, chain, outcome.number)
+        return name, publication
 
     def _choose(self, key: str | bytes | None, partition: int | None) -> int:
         partitions = self.partitions
@@ -213,18 +193,100 @@ class Stream:
         self,
         partitions: int | Sequence[int] | None = None,
         *,
+        last: int | None = None,
+        since: Time | None = None,
+        ordered: bool = True,
         buffer: int = DEFAULT_BUFFER,
     ) -> Subscription:
         """Receive messages, of all partitions or of some, within `async with`.
 
-        At most `buffer` messages wait to be read; if more come the oldest are dropped, and the
-        next message tells how many (`message.missed`).
+        They come in the order in which each publisher published them. What does not come is asked
+        of storage nodes and neighbours, for a bounded time (`message.gap` tells what could not be
+        had). With `ordered=False` they come as they come, and nothing is asked for.
+
+        `last` begins with the last so many messages of each partition, `since` with those from a
+        time on (a datetime, a timedelta for so long ago, or milliseconds); the stream must be
+        stored for that. What is new follows, with nothing lost or doubled in between.
+
+        At most `buffer` new messages wait to be read; if more come the oldest are dropped, and
+        the next message tells how many (`message.missed`).
         """
+        history = None
+        if last is not None or since is not None:
+            history = of_time(self._node.driver.now(), since, last=last)
+        return self._read(partitions, Plan(ordered, history), buffer)
+
+    def history(
+        self,
+        start: Time | None = None,
+        end: Time | None = None,
+        *,
+        partitions: int | Sequence[int] | None = None,
+        last: int | None = None,
+        publisher: str | None = None,
+        chain: str | None = None,
+        offsets: tuple[int, int | None] | None = None,
+    ) -> Subscription:
+        """Read what is stored, within `async with`: it ends where the past ends.
+
+        Messages from `start` up to `end` (both included) by their publishers' clocks, in that
+        order; or those with `offsets` from one up to another (without it, or None: to the end), in
+        their order. Only the `last` so many, those of a `publisher`, or of one `chain` of a
+        publisher. Raises HistoryLost at the end if not all of it could be had.
+        """
+        if offsets is not None:
+            if start is not None or end is not None:
+                raise LocalError("give times or offsets, not both")
+            history = of_offsets(*offsets, publisher, chain, last)
+        else:
+            now = self._node.driver.now()
+            history = of_time(now, start, end, publisher, chain, last)
+        return self._read(partitions, Plan(True, history, live=False), DEFAULT_BUFFER)
+
+    def batches(
+        self,
+        start: int = 0,
+        end: int | None = None,
+        *,
+        partition: int = 0,
+        form: str = "messages",
+    ) -> AsyncIterator["pyarrow.RecordBatch"]:
+        """Read what is stored as Arrow record batches, by offset: the fast way to much of it.
+
+        One row is one message; an encrypted stream comes as `form="frames"`, a row for each signed
+        frame. It needs the extra `[storage]`. Storage nodes are read from directly, over HTTP; if
+        one breaks off the next goes on.
+        """
+        require_part(self.id, self.partitions, partition)
+        if not self._created().storage:
+            raise self._not_stored()
+        node = self._node
+        sources: list[Source] = [
+            (
+                entry.http,
+                partial(make_token, node.identity, node.network, entry.node, node.driver.now()),
+            )
+            for entry in node.registry.storage
+            if entry.http and entry.node in self._created().storage
+        ]
+        return read_columns(sources, self.id, partition, start, end, form)
+
+    def _read(
+        self, partitions: int | Sequence[int] | None, plan: Plan, buffer: int
+    ) -> Subscription:
         parts = self._parts(partitions)
         if not self.may("subscribe"):
             raise self._may_not("subscribe to")
-        observer = self._node.observer
-        return Subscription(parts, self._node.enter, self._node.leave, buffer, observer.missed)
+        if plan.history is not None and not self._created().storage:
+            raise self._not_stored()
+        missed = self._node.observer.missed
+        return Subscription(parts, self._node.enter, self._node.leave, buffer, missed, plan=plan)
+
+    def _not_stored(self) -> NotStored:
+        return NotStored(
+            f"no storage node keeps {self.id}: create streams with --storage, or name storage "
+            f"nodes with `anabranch stream edit {self.id} --storage ...`"
+        )
 
     def carry(self, partitions: int | Sequence[int] | None = None) -> Subscription:
         """Pass on what others publish, within `async with`, without the keys to read it.
@@ -253,78 +315,7 @@ class Stream:
             f"`anabranch stream grant {self.id} {me} {right}`"
         )
 
-    # --- Permissions ----------------------------------------------------------------------
-
-    def may(self, right: str, who: str | None = None) -> bool:
-        """Tell whether somebody (we, if nobody is named) has a right on this stream."""
-        node = node_of(who or self._network.me)
-        return self._state().may(node, rights_of(right), self._node.driver.now())
-
-    async def grant(self, who: str, *rights: str, expires_ms: int = 0) -> None:
-        """Give rights to an address, or to everyone (`"public"`), for ever or until a time."""
-        given = rights_of(rights)
-        if not given:
-            raise LocalError("name the rights to give: publish, subscribe, grant, edit, delete")
-        check_public(node_of(who), given)
-        if not isinstance(expires_ms, int) or not 0 <= expires_ms <= MAX_TIMESTAMP_MS:
-            raise LocalError(f"{expires_ms!r} is no time: give milliseconds since 1970, or 0")
-        if 0 < expires_ms <= self._node.driver.now() * 1000:
-            raise LocalError(f"{expires_ms} is over already: give milliseconds since 1970")
-        await self._permit(who, lambda held: held | given, expires_ms)
-
-    async def revoke(self, who: str, *rights: str) -> None:
-        """Take rights away; without any named, all."""
-        taken = rights_of(rights) or ALL_RIGHTS
-        if node_of(who) == self._state().owner:
-            raise LocalError(f"{who} owns {self.id} and has every right on it, whatever is revoked")
-        await self._permit(who, lambda held: held & ~taken, None)
-
-    async def _permit(self, who: str, change: Callable[[int], int], expires_ms: int | None) -> None:
-        node = node_of(who)
-
-        def decide() -> SetPermission:
-            # From what is held now: a right that was taken back meanwhile is not given again,
-            # and one that has expired does not come back with another.
-            held = self._state().permissions.get(node)
-            if held is not None and 0 < held.expires_ms <= self._node.driver.now() * 1000:
-                held = None
-            before = held.rights if held else 0
-            after = change(before)
-            if expires_ms is None:
-                return SetPermission(node, after, held.expires_ms if held else 0)
-            if held is not None and held.expires_ms != expires_ms and after != change(0):
-                raise LocalError(
-                    f"{who} holds {', '.join(name_rights(before))} with another end: grant them "
-                    "all together, with one end, or revoke them first"
-                )
-            return SetPermission(node, after, expires_ms)
-
-        await self._network.change(self.id, decide)
-
-    async def set_permissions(
-        self,
-        permissions: Mapping[str, str | Iterable[str]],
-        expires_ms: Mapping[str, int] | None = None,
-    ) -> None:
-        """Set the rights of many, by address or `"public"`, in one change that holds as a whole.
-
-        Each has exactly the rights that are named, until the end that `expires_ms` names for it
-        or, without one, for ever; who has none named loses all.
-        """
-        ends = expires_ms or {}
-        if not 1 <= len(permissions) <= MAX_ACTIONS:
-            raise LocalError(
-                f"{len(permissions)} permissions at once: give 1 to {MAX_ACTIONS}, and more in turn"
-            )
-        nodes = {who: node_of(who) for who in permissions}
-        if len(set(nodes.values())) != len(nodes):
-            raise LocalError("an address is named twice: name it once, with all its rights")
-        actions = []
-        for who, named in permissions.items():
-            rights = int(rights_of(named))
-            check_public(nodes[who], rights)
-            actions.append(SetPermission(nodes[who], rights, ends.get(who, 0)))
-        await self._network.change(self.id, actions)
+    # --- How it is set up -----------------------------------------------------------------
 
     async def edit(
         self,
@@ -334,22 +325,26 @@ class Stream:
         degree: int | None = None,
         metadata: str | None = None,
         trackers: Iterable[Contact | str] | None = None,
-        storage: Iterable[str] | None = None,
+        storage: int | Iterable[str] | None = None,
     ) -> None:
         """Change how the stream is set up; what is not given stays. Partitions can be added only.
 
         `trackers` are the stream's own, and with none the network's serve it; `storage` are the
-        addresses of the storage nodes that keep it.
+        addresses of the storage nodes that keep it, or how many of the network's shall. A stream
+        that is stored gets or loses one storage node at a time, so that its history moves along.
         """
         check_settings(partitions, overlay, degree)
+        before = self._created().storage
         edit = EditStream(
             partitions=partitions,
             overlay=overlay,
             degree=degree,
             metadata=metadata,
             trackers=None if trackers is None else tuple(map(contact_of, trackers)),
-            storage=None if storage is None else tuple(map(node_of, storage)),
+            storage=None if storage is None else self._network.choose_storage(storage, before),
         )
+        if edit.storage is not None:
+            check_move(before, edit.storage)
         if edit == EditStream():
             raise LocalError("name what is to be changed: partitions, degree, metadata...")
         if partitions is not None and partitions < self.partitions:

@@ -2,6 +2,9 @@
 
 Whoever reads slowly slows nobody: when the mailbox is full the oldest messages are dropped, and
 the next message that is read says how many. Links come and go without the reader noticing.
+
+History is another matter: it waits in storage until there is room for it. A page of it is fetched
+when the one before has been read, and nothing of it is dropped.
 """
 
 import asyncio
@@ -9,15 +12,43 @@ from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 
+import msgspec
+
 from anabranch.core import frames
 from anabranch.core.errors import LocalError, RemoteError
 from anabranch.core.ids import StreamPart
-from anabranch.core.machine import Deliver
-from anabranch.live.errors import AnabranchError
-from anabranch.live.message import Message, decode_content, names_of
+from anabranch.core.machine import Deliver, HistoryEnded, Missed, PageEnded
+from anabranch.core.messages.storage import Selection
+from anabranch.core.reader import TOO_MANY
+from anabranch.core.resends import DOWN, LATE
+from anabranch.live.errors import AnabranchError, HistoryLost
+from anabranch.live.message import Message, decode_content, gap_of, names_of
 
 DEFAULT_BUFFER = 10_000
 MAX_BUFFER_BYTES = 64 << 20
+MAX_WAITING_GAPS = 1_000  # those that come after are counted, not told
+
+# A frame, when it came, and whether it is history; or what is to be known at that place.
+Waiting = tuple[Deliver, float, bool] | Missed | PageEnded | HistoryEnded
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """How messages are wanted: in order or as they come; what of the past, and if that is all."""
+
+    ordered: bool = False
+    history: Selection | None = None
+    live: bool = True
+
+
+AS_THEY_COME = Plan()
+
+_WHY = {
+    DOWN: "none of its storage nodes can be reached",
+    LATE: "none of its storage nodes answered in time",
+    "unpermitted": "its storage nodes do not know that you may read it",
+    "not-stored": "its storage nodes do not keep it yet",
+    "busy": "its storage nodes have too much to do: try again",
+}
 
 
 class Subscription:
@@ -28,7 +59,9 @@ class Subscription:
                 print(message.content)
 
     `missed` counts what was dropped because it was not read in time; `unreadable` counts messages
-    that cannot be opened: their key did not come, or their publisher made them so.
+    that cannot be opened: their key did not come, or their publisher made them so. `gaps` counts
+    the places where messages did not come and could not be had from anybody; the next message
+    tells which (`message.gaps`). `problem` says why history is not complete, if it is not.
     """
 
     def __init__(
@@ -39,6 +72,7 @@ class Subscription:
         buffer: int = DEFAULT_BUFFER,
         on_missed: Callable[[StreamPart, int], None] | None = None,
         reads: bool = True,
+        plan: Plan = AS_THEY_COME,
     ) -> None:
         """One that does not read keeps nothing of what comes, and never has the keys to open it."""
         if buffer < 1:
@@ -46,10 +80,18 @@ class Subscription:
         self.parts = parts
         self.missed = 0
         self.unreadable = 0
+        self.gaps = 0
+        self.problem = ""
+        self.plan = plan
+        self.tickets: dict[int, StreamPart] = {}  # under which the parts are read in order
+        self._past: dict[int, Callable[[int], None]] = {}  # those whose history is being read,
+        self._arriving: dict[int, None] = {}  # and those of which more is to come
+        self._gaps: list[Missed] = []  # before the next message
+        self._waiting_gaps = 0  # these, and those among the frames
         self._enter, self._leave = enter, leave
         self._on_missed = on_missed
         self._bound = buffer
-        self._frames: deque[tuple[Deliver, float]] = deque()
+        self._frames: deque[Waiting] = deque()
         self._waiting_messages = 0
         self._waiting_bytes = 0
         self._ready: deque[Message] = deque()  # of the frame that is being read
@@ -93,25 +135,68 @@ class Subscription:
         self.close()
 
     @property
+    def is_plain(self) -> bool:
+        """Whether it takes messages as they come, and nothing of the past."""
+        return self.plan == AS_THEY_COME
+
+    @property
     def waiting(self) -> int:
         """How many messages have come and have not been read."""
         return self._waiting_messages + len(self._ready)
 
     # --- The writing side -----------------------------------------------------------------
 
+    def opened(self, ticket: int, part: StreamPart, drained: Callable[[int], None]) -> None:
+        """Learn under which ticket a part is read; `drained` asks for the next page of the past."""
+        self.tickets[ticket] = part
+        if self.plan.history is not None:
+            self._past[ticket] = drained
+            self._arriving[ticket] = None
+
     def put(self, deliver: Deliver, at: float) -> None:
         """Take a frame; drop the oldest if there is no room."""
         if self._discarding:
             return
-        self._frames.append((deliver, at))
-        self._waiting_messages += deliver.head.count
-        self._waiting_bytes += len(deliver.frame)
-        while len(self._frames) > 1 and (
-            self._waiting_messages > self._bound or self._waiting_bytes > MAX_BUFFER_BYTES
-        ):
-            self._drop(self._frames.popleft()[0])
+        is_past = deliver.to in self._arriving
+        self._frames.append((deliver, at, is_past))
+        if not is_past:
+            self._waiting_messages += deliver.head.count
+            self._waiting_bytes += len(deliver.frame)
+            self._make_room()
         if self._news is not None:
             self._wake()
+
+    def put_gap(self, missed: Missed) -> None:
+        """Take the word that messages did not come: whoever reads hears it with the next one."""
+        self.gaps += 1
+        last = self._frames[-1] if self._frames else None
+        if self._discarding or (type(last) is Missed and _join(last, missed)):
+            return
+        if self._waiting_gaps < MAX_WAITING_GAPS:
+            self._waiting_gaps += 1
+            self._frames.append(missed)
+
+    def put_end(self, end: PageEnded | HistoryEnded) -> None:
+        """Take the end of a page, or of a history: it counts when all before it has been read."""
+        if type(end) is HistoryEnded and end.problem == TOO_MANY:
+            self.fail(AnabranchError(f"{TOO_MANY}: close some of them first"))
+            return
+        self._frames.append(end)
+        if type(end) is HistoryEnded:
+            self._arriving.pop(end.to, None)
+        if self._news is not None:
+            self._wake()
+
+    def _make_room(self) -> None:
+        """Drop the oldest of what came live, and nothing of what is history."""
+        while self._waiting_messages > self._bound or self._waiting_bytes > MAX_BUFFER_BYTES:
+            at = next((i for i, each in enumerate(self._frames) if _is_live(each)), None)
+            if at is None or at == len(self._frames) - 1:
+                return
+            oldest = self._frames[at]
+            assert isinstance(oldest, tuple)
+            del self._frames[at]
+            self._drop(oldest[0])
 
     def _drop(self, oldest: Deliver) -> None:
         count = oldest.head.count
@@ -132,7 +217,8 @@ class Subscription:
         self._discarding = True
         self._frames.clear()
         self._ready.clear()
-        self._waiting_messages = self._waiting_bytes = 0
+        self._gaps.clear()
+        self._waiting_messages = self._waiting_bytes = self._waiting_gaps = 0
         while self._open:
             await self._wait_for_news()
         if self._failure is not None:
@@ -173,17 +259,48 @@ class Subscription:
             raise LocalError("two readers wait on one subscription: give each its own")
 
     def _open_next(self) -> None:
-        deliver, at = self._frames.popleft()
+        waiting = self._frames.popleft()
+        if type(waiting) is tuple:
+            self._open_frame(*waiting)
+        elif type(waiting) is Missed:
+            if self._gaps and _join(self._gaps[-1], waiting):
+                self._waiting_gaps -= 1
+            else:
+                self._gaps.append(waiting)
+        elif type(waiting) is PageEnded:
+            if waiting.to in self._past:
+                self._past[waiting.to](waiting.to)
+        else:
+            assert type(waiting) is HistoryEnded
+            self._end_history(waiting)
+
+    def _end_history(self, ended: HistoryEnded) -> None:
+        del self._past[ended.to]
+        if ended.problem:
+            self.problem = _WHY.get(ended.problem, ended.problem)
+        if not self.plan.live and not self._past:
+            if self.problem:
+                self._failure = HistoryLost(f"the history is not complete: {self.problem}")
+            self.close()
+
+    def _open_frame(self, deliver: Deliver, at: float, is_past: bool) -> None:
         head, part = deliver.head, deliver.part
-        self._waiting_messages -= head.count
-        self._waiting_bytes -= len(deliver.frame)
+        if not is_past:
+            self._waiting_messages -= head.count
+            self._waiting_bytes -= len(deliver.frame)
         try:
             opened = frames.messages(deliver.frame, deliver.key)
         except RemoteError:  # its publisher signed it so; one of them must not stop the stream
             self.unreadable += head.count
             return
+        if deliver.to:
+            opened = _wanted(opened, deliver)
+        if not opened:  # what is to be told is told with the next message that there is
+            return
         publisher, chain = names_of(head)
         missed, self._missed_since = self._missed_since, 0
+        gaps, self._gaps = tuple(map(gap_of, self._gaps)), []
+        self._waiting_gaps -= len(gaps)
         for message in opened:
             content, kind, problem = decode_content(message.content, message.content_type)
             self._ready.append(
@@ -199,6 +316,29 @@ class Subscription:
                     at * 1000,
                     missed,
                     problem,
+                    gaps,
                 )
             )
-            missed = 0
+            missed, gaps = 0, ()
+
+
+def _is_live(waiting: Waiting) -> bool:
+    return isinstance(waiting, tuple) and not waiting[2]
+
+
+def _join(before: Missed, after: Missed) -> bool:
+    """Make one gap of two of a chain between which nothing is read, if it is one reason."""
+    if (before.to, before.chain, before.reason) != (after.to, after.chain, after.reason):
+        return False
+    before.after = min(before.after, after.after)
+    before.before = max(before.before, after.before)
+    return True
+
+
+def _wanted(opened: list[frames.Message], deliver: Deliver) -> list[frames.Message]:
+    """Trim a frame to those of its messages that were asked for."""
+    is_whole = not deliver.skip and deliver.most >= len(opened)
+    if is_whole and deliver.after < deliver.head.first and deliver.upto >= deliver.head.last:
+        return opened
+    chosen = opened[deliver.skip : deliver.most]
+    return [each for each in chosen if deliver.after < each.number <= deliver.upto]

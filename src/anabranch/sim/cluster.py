@@ -51,6 +51,7 @@ class Cluster:
             sim.add(contact.node, nodes + i, self._tracker(contact.node))
             for i, contact in enumerate(self._contacts)
         ]
+        self.storage: list[SimNode] = []
         self.peers: list[SimNode] = []
         for index in range(nodes):
             node = self._signer(f"node {index}").node
@@ -87,6 +88,10 @@ class Cluster:
     def offer(self, node: SimNode, part: StreamPart, drafts: Sequence[Draft]) -> None:
         """Let a node publish these drafts together."""
         self.sim.tell(node, Publish(part, drafts))
+
+    def primaries(self) -> list[SimNode]:
+        """Return the storage nodes that give offsets now: here, there are none."""
+        return []
 
     def restart(self, node: SimNode) -> None:
         """Start a crashed node or tracker again, with an empty memory."""

@@ -1,12 +1,15 @@
-"""What a simulated node has on its disk: changes of the registry, and group keys.
+"""What a simulated node has on its disk: changes of the registry, group keys, logs.
 
 A disk survives its node's crash; what was still on the way to it does not.
 """
 
 from anabranch.core.ids import NodeId
-from anabranch.core.machine import KeepKey, Store
+from anabranch.core.machine import Find, Found, KeepKey, Store, Write, Wrote
+from anabranch.core.store import StoreError
+from anabranch.sim.stores import MemoryStore
 
-WRITE_S = 0.002  # what it takes until a change is on the disk
+WRITE_S = 0.002  # what it takes until something is on the disk,
+READ_S = 0.001  # or has been read from it
 
 Row = tuple[str, int, bytes]  # chain, height, change
 KeyName = tuple[str, NodeId, bytes]  # stream, publisher, key id
@@ -18,6 +21,7 @@ class Disk:
     def __init__(self) -> None:
         self.rows: list[Row] = []
         self.keys: dict[KeyName, KeepKey] = {}
+        self.logs = MemoryStore()
         self.problem = ""  # why nothing can be stored, if that is so
 
     def store(self, change: Store) -> str:
@@ -25,6 +29,19 @@ class Disk:
         if not self.problem:
             self.rows.append((change.chain, change.sequence, change.change))
         return self.problem
+
+    def write(self, write: Write) -> Wrote:
+        """Write to the logs of a storage node."""
+        if self.problem:
+            return Wrote(write.token, self.problem)
+        try:
+            return Wrote(write.token, "", *self.logs.write(write.writes))
+        except StoreError as error:
+            return Wrote(write.token, str(error))
+
+    def find(self, find: Find) -> Found:
+        """Look something up in the logs of a storage node."""
+        return Found(find.token, self.logs.find(find.query))
 
     def keep(self, key: KeepKey) -> None:
         """Keep a group key."""

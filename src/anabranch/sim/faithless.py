@@ -50,6 +50,8 @@ class Indulgent:
         self.doubt = registry.doubt
         self.confirmed_at = registry.confirmed_at
         self.directory = registry.directory
+        self.stores = registry.stores
+        self.wrote = registry.wrote
 
     def permits(self, part: StreamPart, publisher: NodeId, now: float) -> bool:
         """Tell whether `publisher` may publish; we may."""

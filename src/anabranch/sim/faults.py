@@ -13,6 +13,8 @@ from anabranch.sim.checkers import Checker
 from anabranch.sim.cluster import Cluster
 from anabranch.sim.network import NO_FAULTS, PacketFaults, SimNode
 
+NOT_THE_PRIMARY = 0.2  # probability: a storage node crashes that may not be one
+
 
 class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All that may befall a network."""
@@ -27,6 +29,10 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tracker_crash_for_s: float = 5.0
     partition_every_s: float = 0.0
     partition_for_s: float = 8.0
+    storage_crash_every_s: float = 0.0  # of storage nodes, most often one that is a primary
+    storage_crash_for_s: float = 5.0
+    disk_full_every_s: float = 0.0  # a storage node can write nothing
+    disk_full_for_s: float = 3.0
     clog_every_s: float = 0.0
     clog_for_s: float = 2.0
 
@@ -45,6 +51,8 @@ class Mishaps:
         self.away: dict[NodeId, dict[StreamPart, bool]] = {}  # who is out, and what it was in
         self.members: dict[NodeId, dict[StreamPart, bool]] = {}  # value: whether it subscribes
         self.counts = {"crashes": 0, "churns": 0, "tracker crashes": 0, "partitions": 0, "clogs": 0}
+        if cluster.storage:
+            self.counts |= {"storage crashes": 0, "full disks": 0}
         self.unbroken = {node.id: None for node in cluster.peers}  # alive and a member throughout
 
     def join(self, node: SimNode, part: StreamPart, subscribes: bool) -> None:
@@ -63,6 +71,9 @@ class Mishaps:
         self._repeat(faults.churn_every_s, self._churn_one)
         self._repeat(faults.tracker_crash_every_s, self._crash_tracker)
         self._repeat(faults.partition_every_s, self._partition)
+        if self._cluster.storage:
+            self._repeat(faults.storage_crash_every_s, self._crash_storage)
+            self._repeat(faults.disk_full_every_s, self._fill_disk)
         self._repeat(faults.clog_every_s, self._clog_one)
 
     def heal(self) -> None:
@@ -71,6 +82,9 @@ class Mishaps:
         self._cluster.sim.partition({})
         for tracker in self._cluster.trackers:
             self._restart_tracker(tracker)
+        for node in self._cluster.storage:
+            node.disk.problem = ""
+            self._restart_storage(node)
         for node in self._cluster.peers:
             self._come_back(node)
 
@@ -126,9 +140,32 @@ class Mishaps:
         if not tracker.alive:
             self._cluster.restart(tracker)
 
+    def _crash_storage(self) -> None:
+        node = self._rng.choice(self._cluster.primaries() or self._cluster.storage)
+        if self._rng.random() < NOT_THE_PRIMARY:
+            node = self._rng.choice(self._cluster.storage)
+        if node.alive:
+            self.counts["storage crashes"] += 1
+            self._cluster.sim.crash(node, self._rng.random() < self._faults.crash_silently)
+            self._later(self._faults.storage_crash_for_s, lambda: self._restart_storage(node))
+
+    def _restart_storage(self, node: SimNode) -> None:
+        if not node.alive:
+            self._cluster.restart(node)
+
+    def _fill_disk(self) -> None:
+        node = self._rng.choice(self._cluster.storage)
+        self.counts["full disks"] += 1
+        node.disk.problem = "no space"
+
+        def empty() -> None:
+            node.disk.problem = ""
+
+        self._later(self._faults.disk_full_for_s, empty)
+
     def _partition(self) -> None:
         self.counts["partitions"] += 1
-        everyone = [*self._cluster.peers, *self._cluster.trackers]
+        everyone = [*self._cluster.peers, *self._cluster.trackers, *self._cluster.storage]
         self._cluster.sim.partition({node.id: self._rng.randrange(2) for node in everyone})
         self._later(self._faults.partition_for_s, lambda: self._cluster.sim.partition({}))
 

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from anabranch.core.ids import NodeId
 from anabranch.core.machine import Congested, Event, LinkDown, LinkUp, Machine, Writable
-from anabranch.sim.network import HIGH_MARK_S, LOW_MARK_S, Lane, SimNode, Underlay
+from anabranch.sim.network import LOW_MARK_PACKETS, LOW_MARK_S, Lane, SimNode, Underlay
 from anabranch.traces.recorder import Recorder
 
 HANDSHAKE_TRIPS = 4  # one-way trips that opening a link takes: two for TCP, two to prove the keys
@@ -81,11 +81,17 @@ class Links:
     def watch(self, lane: Lane) -> None:
         """Tell a lane's sender when it fills up, and when it may send again."""
         world = self._world
-        if lane.congested or lane.waiting_s(world.now) <= HIGH_MARK_S:
+        if lane.congested or not lane.full(world.now):
             return
         lane.congested = True
         world.at(world.now, lambda: self._tell_lane(lane, Congested(lane.target.id)))
         self._drain(lane)
+
+    def taken(self, lane: Lane) -> None:
+        """The far end, whose capacity is bounded, has taken a packet; its word needs a trip."""
+        lane.unread -= 1
+        if lane.congested and lane.unread == LOW_MARK_PACKETS:
+            self._world.at(self._world.now + lane.back.delay_s, lambda: self._drain(lane))
 
     # --- What becomes of them -------------------------------------------------------------
 
@@ -128,11 +134,15 @@ class Links:
             self._notice_end(lane.back, "timeout")
 
     def _drain(self, lane: Lane) -> None:
+        if not lane.congested:
+            return
         waiting_s = lane.waiting_s(self._world.now)
         if waiting_s > LOW_MARK_S and lane.open:
             later = self._world.now + waiting_s - LOW_MARK_S + 1e-6
             self._world.at(later, lambda: self._drain(lane))
             return
+        if lane.unread > LOW_MARK_PACKETS and lane.open:
+            return  # until the far end has taken enough of them
         lane.congested = False
         self._tell_lane(lane, Writable(lane.target.id))
 

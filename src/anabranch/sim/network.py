@@ -11,11 +11,25 @@ from typing import Protocol
 import msgspec
 
 from anabranch.core.ids import FrameHead, NodeId
-from anabranch.core.machine import Answered, Deliver, Learned, Machine, Notice, Outcome, Received
+from anabranch.core.machine import (
+    Answered,
+    Deliver,
+    HistoryEnded,
+    Learned,
+    Machine,
+    Missed,
+    Notice,
+    Outcome,
+    PageEnded,
+    Receipt,
+    Received,
+)
 from anabranch.sim.disks import Disk
 
 HIGH_MARK_S = 0.25  # a lane with more than this much waiting is congested,
 LOW_MARK_S = 0.05  # and writable again when less than this is left
+HIGH_MARK_PACKETS = 256  # so is one with more packets than this that the far end has not taken,
+LOW_MARK_PACKETS = 64  # until it has all but these
 
 
 class Underlay(Protocol):
@@ -60,6 +74,8 @@ class PacketFaults(msgspec.Struct, frozen=True):
     loss: float = 0.0  # probability
     duplication: float = 0.0  # probability
     jitter_ms: float = 0.0  # uniform, added to every packet; packets may overtake each other
+    spread_ms: float = 0.0  # uniform, added to the delay of every packet or taken from it
+    in_order: bool = False  # packets on a lane do not overtake each other, as on TCP
     reordering: float = 0.0  # probability of being held up for `reordering_ms`
     reordering_ms: float = 50.0
     bandwidth_kbps: float = 0.0  # of each lane, kilobytes a second; 0 is unlimited
@@ -75,7 +91,20 @@ NO_FAULTS = PacketFaults()
 class SimNode:
     """A machine, where it is, and its links."""
 
-    __slots__ = ("alive", "armed_at", "disk", "id", "lanes", "machine", "place", "side")
+    __slots__ = (
+        "alive",
+        "armed_at",
+        "busy_until",
+        "disk",
+        "id",
+        "lanes",
+        "longest_wait_s",
+        "machine",
+        "packet_s",
+        "place",
+        "side",
+        "taken",
+    )
 
     def __init__(self, node: NodeId, place: int, machine: Machine) -> None:
         self.id = node
@@ -86,6 +115,14 @@ class SimNode:
         self.lanes: dict[NodeId, Lane] = {}
         self.armed_at: float | None = None
         self.disk = Disk()
+        # The rest is for nodes whose capacity is bounded: see inboxes.py.
+        self.packet_s = 0.0  # how long it is busy with every packet
+        self.busy_until = 0.0
+        self.taken = 0  # packets
+        self.longest_wait_s = 0.0  # of a packet, before its turn came
+
+
+ToReader = Missed | PageEnded | HistoryEnded | Receipt  # what is told to who reads, or publishes
 
 
 class Observer:
@@ -114,6 +151,9 @@ class Observer:
     def told(self, node: SimNode, word: Learned | Answered, now: float) -> None:
         """A node's registry has spoken."""
 
+    def reader(self, node: SimNode, word: ToReader, now: float) -> None:
+        """A node told its application of a gap, of history, or of a receipt."""
+
     def noticed(self, node: SimNode, notice: Notice, now: float) -> None:
         """A node has something to say to its operator."""
 
@@ -140,10 +180,12 @@ class Lane:
         "blocked",
         "congested",
         "delay_s",
+        "newest_at",
         "open",
         "sent_until",
         "source",
         "target",
+        "unread",
     )
 
     def __init__(self, source: SimNode, target: SimNode, delay_s: float) -> None:
@@ -153,12 +195,18 @@ class Lane:
         self.open = True
         self.blocked = False  # a partition lies across it
         self.sent_until = 0.0  # when what waits on it will have left
+        self.newest_at = 0.0  # when the last of what was sent in order arrives
+        self.unread = 0  # packets that were sent and the far end, with its bounds, has not taken
         self.congested = False
         self.back: Lane = self
 
     def waiting_s(self, now: float) -> float:
         """Return how long what waits on the lane will take to leave."""
         return max(0.0, self.sent_until - now)
+
+    def full(self, now: float) -> bool:
+        """Tell whether the sender should wait."""
+        return self.waiting_s(now) > HIGH_MARK_S or self.unread > HIGH_MARK_PACKETS
 
 
 def arrivals(
@@ -177,7 +225,11 @@ def arrivals(
         at = leaves + lane.delay_s
         if faults.jitter_ms:
             at += rng.random() * faults.jitter_ms / 1000
+        if faults.spread_ms:
+            at = max(leaves, at + rng.uniform(-1, 1) * faults.spread_ms / 1000)
         if faults.reordering and rng.random() < faults.reordering:
             at += faults.reordering_ms / 1000
+        if faults.in_order:
+            at = lane.newest_at = max(at, lane.newest_at)
         times.append(at)
     return times

@@ -13,6 +13,7 @@ from anabranch.sim.scenario import Scenario
 def random_scenario(seed: int, most_nodes: int = 24) -> Scenario:
     """Draw all options; most runs have most kinds of faults, some have few or none."""
     rng = random.Random(f"{seed}/options")
+    like_tcp = random.Random(f"{seed}/order of packets")
 
     def maybe(value: float, chance: float = 0.5) -> float:
         return round(value, 3) if rng.random() < chance else 0.0
@@ -24,6 +25,8 @@ def random_scenario(seed: int, most_nodes: int = 24) -> Scenario:
         jitter_ms=maybe(rng.uniform(0, 50)),
         reordering=maybe(rng.uniform(0, 0.2)),
         bandwidth_kbps=maybe(rng.uniform(5, 100), 0.3),
+        spread_ms=round(like_tcp.uniform(1, 50), 3) if like_tcp.random() < 0.3 else 0.0,
+        in_order=like_tcp.random() < 0.3,
     )
     faults = Faults(
         packets=packets,
@@ -105,4 +108,51 @@ def random_trust_scenario(seed: int, most_nodes: int = 12) -> Scenario:
         private=rng.randint(0 if parts > 1 else 1, parts),
         changes_per_s=round(rng.uniform(0.05, 1.0), 3),
         lying_trackers=lying,
+    )
+
+
+def random_storage_scenario(seed: int, most_nodes: int = 10) -> Scenario:
+    """Draw a network that stores its streams, and whose storage nodes are killed under load."""
+    rng = random.Random(f"{seed}/storage options")
+
+    def maybe(value: float, chance: float = 0.5) -> float:
+        return round(value, 3) if rng.random() < chance else 0.0
+
+    nodes, storage = rng.randint(2, most_nodes), rng.choice([1, 2, 3, 3, 3, 3, 4, 5])
+    packets = PacketFaults(
+        loss=maybe(rng.uniform(0, 0.1)),
+        duplication=maybe(rng.uniform(0, 0.1)),
+        jitter_ms=maybe(rng.uniform(0, 50)),
+        reordering=maybe(rng.uniform(0, 0.2)),
+    )
+    faults = Faults(
+        packets=packets,
+        crash_every_s=maybe(rng.uniform(3, 10)),
+        crash_for_s=round(rng.uniform(0.1, 15), 3),
+        churn_every_s=maybe(rng.uniform(3, 10), 0.3),
+        tracker_crash_every_s=maybe(rng.uniform(4, 15), 0.3),
+        storage_crash_every_s=maybe(rng.uniform(1, 6), 0.9),
+        storage_crash_for_s=round(rng.uniform(0.1, 8), 3),
+        disk_full_every_s=maybe(rng.uniform(4, 15), 0.3),
+        disk_full_for_s=round(rng.uniform(0.1, 6), 3),
+        partition_every_s=maybe(rng.uniform(5, 15), 0.5),
+        partition_for_s=round(rng.uniform(0.5, 10), 3),
+        clog_every_s=maybe(rng.uniform(1, 5), 0.3),
+        clog_for_s=round(rng.uniform(0.1, 8), 3),
+    )
+    return Scenario(
+        name=f"random-storage-{seed}",
+        nodes=nodes,
+        parts=rng.choice([1, 1, 2]),
+        trackers=rng.choice([1, 1, 2]),
+        across_ms=round(rng.uniform(1, 150), 3),
+        join_over_s=round(rng.uniform(0, 3), 3),
+        run_for_s=round(rng.uniform(10, 30), 3),
+        publishers=rng.randint(1, min(nodes, 4)),
+        messages_per_s=round(rng.uniform(0.5, 5), 3),
+        messages_at_once=rng.choice([1, 1, 1, 5, 20]),
+        message_bytes=rng.choice([10, 40, 308]),
+        faults=faults,
+        storage=storage,
+        copies=rng.randint(0, storage),
     )

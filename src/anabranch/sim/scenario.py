@@ -27,6 +27,8 @@ from anabranch.sim.faults import Faults, Mishaps
 from anabranch.sim.lying_trackers import LYING
 from anabranch.sim.network import Constant, Plane, SimNode, Underlay
 from anabranch.sim.simulator import START_AT, Simulator
+from anabranch.sim.storage_checker import StorageChecker
+from anabranch.sim.stored_cluster import StoredCluster
 from anabranch.sim.trust_checker import TrustChecker
 from anabranch.sim.trusted_cluster import TrustedCluster
 from anabranch.traces.recorder import Recorder
@@ -34,6 +36,7 @@ from anabranch.traces.recorder import Recorder
 MAX_NODES = 10_000
 ROUNDS_WITH_LIARS = 5
 KEYS_COME_S = 10.0
+HISTORY_COMES_S = 30.0
 STEP_S = 1.0  # how often bounds are checked and progress is shown
 
 MakeUnderlay = Callable[["Scenario", random.Random], Underlay]
@@ -70,11 +73,13 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     private: int = 0  # of the parts: these are encrypted, and read by who was told that he may
     changes_per_s: float = 0.0  # of the registry: permissions given and taken, streams edited
     lying_trackers: dict[str, int] = {}  # kind: how many of the trackers
+    storage: int = 0  # storage nodes, that keep every part; then all nodes read in order,
+    copies: int = 0  # and publishers ask that so many storage nodes hold each message
 
 
 UNDERLAYS: dict[str, MakeUnderlay] = {
     "constant": lambda s, rng: Constant(s.base_ms + s.across_ms),
-    "plane": lambda s, rng: Plane(s.nodes + s.trackers, s.base_ms, s.across_ms, rng),
+    "plane": lambda s, rng: Plane(s.nodes + s.trackers + s.storage, s.base_ms, s.across_ms, rng),
 }
 
 
@@ -127,6 +132,9 @@ def check(scenario: Scenario, underlays: Mapping[str, MakeUnderlay] | None = Non
         (0 <= s.private <= s.parts, f"private is {s.private}: at most parts"),
         (s.changes_per_s >= 0, "changes_per_s: 0 or more"),
         (set(s.lying_trackers) <= set(LYING), f"lying_trackers: kinds are {', '.join(LYING)}"),
+        (0 <= s.storage <= 16, f"storage is {s.storage}: from 0 to 16"),
+        (0 <= s.copies <= s.storage, f"copies is {s.copies}: at most storage"),
+        (not (s.storage and s.registry), "storage and registry: leave one of them out"),
         (
             sum(s.lying_trackers.values()) < s.trackers,
             "lying_trackers: some tracker must be honest",
@@ -193,6 +201,11 @@ class Run:
         self.cluster.snapshot()
         self.lost_at_unbroken = self._lost_at_unbroken()
         self._check_liveness()
+        if isinstance(self.checker, StorageChecker):
+            reads = self.checker.read_all()
+            self._pass(HISTORY_COMES_S)
+            self.checker.check_reads(reads)
+            self.checker.complete(self.mishaps.unbroken)
         self.checker.bounds()
         return self
 
@@ -202,6 +215,8 @@ class Run:
         s = self.scenario
         options = (self.sim, self.seed, s.nodes, s.parts, s.trackers, s.overlay, s.degree)
         disguises = self._disguises()
+        if s.storage:
+            return StoredCluster(*options, s.real_keys, disguises, s.storage, s.copies)
         if not s.registry:
             return Cluster(*options, s.real_keys, disguises)
         return TrustedCluster(*options, s.real_keys, disguises, s.private, self._liars())
@@ -220,6 +235,8 @@ class Run:
 
     def _watch_over(self) -> tuple[Checker, Administration | None]:
         cluster, s = self.cluster, self.scenario
+        if isinstance(cluster, StoredCluster):
+            return StorageChecker(cluster, s.overlay), None
         if not isinstance(cluster, TrustedCluster):
             return Checker(cluster, s.overlay), None
         rng = random.Random(f"{self.seed}/administration")

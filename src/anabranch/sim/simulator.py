@@ -18,24 +18,32 @@ from anabranch.core.machine import (
     Connect,
     Deliver,
     Disconnect,
+    Drained,
     Dropped,
     Effect,
     Event,
+    Find,
     Forward,
+    HistoryEnded,
     KeepKey,
     Learned,
     Machine,
+    Missed,
     Notice,
     Outcome,
+    PageEnded,
     Published,
+    Receipt,
     Received,
     Send,
     Store,
     Stored,
     Wakeup,
+    Write,
 )
 from anabranch.core.messages import Control, Instruction
-from anabranch.sim.disks import WRITE_S
+from anabranch.sim.disks import READ_S, WRITE_S
+from anabranch.sim.inboxes import Inboxes
 from anabranch.sim.links import Links
 from anabranch.sim.network import (
     NO_FAULTS,
@@ -44,6 +52,7 @@ from anabranch.sim.network import (
     Observer,
     Raw,
     SimNode,
+    ToReader,
     Underlay,
     arrivals,
 )
@@ -70,6 +79,7 @@ class Simulator:
         self.observer: Observer | None = None
         self.application = Application()
         self._links = Links(self, underlay, recorder)
+        self.inboxes = Inboxes(self, self._links)
         self._rng = random.Random(f"{seed}/network")
         self._recorder = recorder
         self._heap: list[
@@ -94,8 +104,12 @@ class Simulator:
     def tell(self, node: SimNode, event: Event) -> None:
         """Let an event happen to a node now."""
         if node.alive:
-            self._perform(node, node.machine.handle(event, self.now))
+            effects = node.machine.handle(event, self.now)
             self.handled += 1
+            watched = self._recorder is not None or self.observer is not None
+            if watched and type(event) is Received and event.data[1:2] == _DATA:
+                self._data_came(node, event, effects)
+            self._perform(node, effects)
             self._arm(node)
 
     def crash(self, node: SimNode, silent: bool = False) -> None:
@@ -109,6 +123,7 @@ class Simulator:
         assert not node.alive
         node.machine = machine
         node.alive = True
+        node.busy_until = 0.0
         self._arm(node)
 
     def partition(self, sides: dict[NodeId, int]) -> None:
@@ -243,6 +258,12 @@ class Simulator:
             self._store(node, effect)
         elif type(effect) is KeepKey:
             node.disk.keep(effect)
+        elif type(effect) is Write:
+            self._write(node, effect)
+        elif type(effect) is Find:
+            self._find(node, effect)
+        elif isinstance(effect, Missed | PageEnded | HistoryEnded | Receipt):
+            self._tell_reader(node, effect)
         elif type(effect) is Raw:
             lane = node.lanes.get(effect.to)
             if lane is not None:
@@ -251,7 +272,8 @@ class Simulator:
             raise AssertionError(f"no driver performs {type(effect).__name__}")
 
     def _forward(self, node: SimNode, forward: Forward) -> None:
-        now, recorder, quiet = self.now, self._recorder, self.faults is NO_FAULTS
+        now, recorder = self.now, self._recorder
+        quiet = self.faults is NO_FAULTS and not self.inboxes.used
         route = event = None
         sent: list[NodeId] = []
         for peer, branch in forward.branches:
@@ -277,7 +299,10 @@ class Simulator:
 
     def _transmit(self, lane: Lane, event: Received) -> None:
         for at in arrivals(lane, len(event.data), self.now, self.faults, self._rng):
-            self._push(at, lane.target, event, lane)
+            if self.inboxes.used:
+                self._push(at, None, self.inboxes.arrival(lane, event), None)
+            else:
+                self._push(at, lane.target, event, lane)
         self._links.watch(lane)
 
     def _send(self, node: SimNode, to: NodeId, message: Control) -> None:
@@ -310,6 +335,32 @@ class Simulator:
                 self.tell(node, Stored(change.token, node.disk.store(change)))
 
         self.at(self.now + WRITE_S, written)
+
+    def _write(self, node: SimNode, write: Write) -> None:
+        """Write to the node's logs, unless it crashes before that is done."""
+        machine = node.machine
+
+        def written() -> None:
+            if node.alive and node.machine is machine:
+                self.tell(node, node.disk.write(write))
+
+        self.at(self.now + WRITE_S, written)
+
+    def _find(self, node: SimNode, find: Find) -> None:
+        machine = node.machine
+
+        def found() -> None:
+            if node.alive and node.machine is machine:
+                self.tell(node, node.disk.find(find))
+
+        self.at(self.now + READ_S, found)
+
+    def _tell_reader(self, node: SimNode, word: ToReader) -> None:
+        """Tell the application; it has room for the next page of a history at once."""
+        if self.observer is not None:
+            self.observer.reader(node, word, self.now)
+        if type(word) is PageEnded:
+            self.at(self.now, lambda: self.tell(node, Drained(word.to)))
 
     def _deliver(self, node: SimNode, deliver: Deliver) -> None:
         if self._recorder is None and self.observer is None:

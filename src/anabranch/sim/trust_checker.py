@@ -3,9 +3,10 @@
 Safety, held against each node's own view of the registry at that moment: nobody delivers private
 content whose user may not subscribe; nobody delivers what one published who may not; what is
 private is never sent in the clear; and no user holds a key that opens what an honest publisher
-made after it knew that this user may not read. Liveness: once the faults stop, all honest nodes
-and trackers have the same heads, neighbours are who may be, and every permitted subscriber gets
-and opens every message of every permitted publisher.
+made after it knew that this user may not read, unless he may by what somebody else knows who had
+heard of as many removals: whoever has a key may give it away for its publisher. Liveness: once the
+faults stop, all honest nodes and trackers have the same heads, neighbours are who may be, and every
+permitted subscriber gets and opens every message of every permitted publisher.
 """
 
 from collections import Counter
@@ -35,6 +36,7 @@ class _Sealed(msgspec.Struct, gc=False):
     frame: bytes
     lock: frames.Lock
     barred: dict[NodeId, None]
+    removals: int  # of readers, that its publisher knew of
 
 
 class TrustChecker(Checker):
@@ -46,6 +48,10 @@ class TrustChecker(Checker):
         self._part = {part_key(part): part for part in cluster.parts}
         self._users = list(dict.fromkeys(map(cluster.user, cluster.peers)))
         self._sealed: dict[NodeId, list[_Sealed]] = {}  # by the node that made them
+        # Whom any node ever knew to be a reader of a stream, and the most removals it then knew of;
+        # and whom each node ever did.
+        self._let: dict[tuple[str, NodeId], int] = {}
+        self._heard: dict[tuple[NodeId, str, NodeId], None] = {}
         self.accused: Counter[str] = Counter()  # by honest nodes, of hiding changes
         self._key = b""  # that opens the frame which is just being delivered
 
@@ -76,11 +82,24 @@ class TrustChecker(Checker):
             if not public:
                 self.complain(f"{show(node.id)} publishes private content in the clear")
             return
-        may = state.may if state is not None else _nobody_may
         others = [user for user in self._users if user != head.publisher]
-        barred = [user for user in others if not may(user, Right.SUBSCRIBE, now)]
+        barred = [user for user in others if not self._may_open(node, head, user, now)]
+        removals = state.removals if state is not None else 0
         made = self._sealed.setdefault(node.id, [])
-        made.append(_Sealed(head, frame, lock, dict.fromkeys(barred)))
+        made.append(_Sealed(head, frame, lock, dict.fromkeys(barred), removals))
+
+    def _may_open(self, node: SimNode, head: FrameHead, user: NodeId, now: float) -> bool:
+        """Tell whether a user may have the key of a frame that a node makes now."""
+        stream = self._part[head.part].stream
+        mine = self._trusted.view(node, stream)
+        removals = mine.removals if mine is not None else 0
+        views = (self._trusted.view(each, stream) for each in self._cluster.peers)
+        knowing = [view for view in views if view is not None and view.removals >= removals]
+        if any(view.may(user, Right.SUBSCRIBE, now) for view in knowing):
+            return True
+        # Somebody may have given him the key of whom the publisher never heard that he could read.
+        unheard_of = (node.id, stream, user) not in self._heard
+        return unheard_of and self._let.get((stream, user), -1) >= removals
 
     def handed(self, node: SimNode, deliver: Deliver, now: float) -> None:
         """Hold a delivery against what the node itself knows of the registry."""
@@ -99,7 +118,7 @@ class TrustChecker(Checker):
             self.complain(f"{show(node.id)} delivered private content that it may not read")
 
     def told(self, node: SimNode, word: Learned | Answered, now: float) -> None:
-        """Whoever may read is given the keys, also to what was made before."""
+        """Whoever may read is given the keys, also to what was made before, by whoever has them."""
         if type(word) is not Learned:
             return
         state = self._trusted.view(node, word.chain) if word.chain != NETWORK else None
@@ -107,9 +126,17 @@ class TrustChecker(Checker):
             return
         for user in self._users:
             if state.may(user, Right.SUBSCRIBE, now):
-                for sealed in self._sealed.get(node.id, ()):
-                    if self._part[sealed.head.part].stream == word.chain:
-                        sealed.barred.pop(user, None)
+                self._heard[node.id, word.chain, user] = None
+                name = (word.chain, user)
+                self._let[name] = max(self._let.get(name, 0), state.removals)
+                self._pardon(user, word.chain, state.removals)
+
+    def _pardon(self, user: NodeId, stream: str, removals: int) -> None:
+        for made in self._sealed.values():
+            for sealed in made:
+                of_it = self._part[sealed.head.part].stream == stream
+                if of_it and sealed.removals <= removals:
+                    sealed.barred.pop(user, None)
 
     def noticed(self, node: SimNode, notice: Notice, now: float) -> None:
         """Count who is accused: one that is honest may be behind for long, through no fault."""

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from picows import WSCloseCode, WSMsgType
 
-from anabranch.core.codec import MAX_PACKET_BYTES
+from anabranch.core.codec import MAX_PACKET_BYTES, PROTOCOL_VERSION
 from anabranch.core.handshake import Dialling, Hello, Proof, encode
 from anabranch.core.identity import KnownKeys
 from anabranch.live.transports.batches import MAX_BATCH_BYTES
@@ -46,7 +46,7 @@ NONCE = b"d" * 32
         (encode(Hello(NETWORK, LARGE.node, NONCE, MIDDLE.node)), "wrong-node"),
         (encode(Hello(NETWORK, SMALL.node, NONCE)), "self-dial"),
         (b"\1 of another version", "protocol-version"),
-        (b"\2garbage", "malformed"),
+        (bytes([PROTOCOL_VERSION]) + b"garbage", "malformed"),
         (encode(Proof(bytes(64))), "handshake-order"),
         (bytes(1000), "handshake-size"),
     ],

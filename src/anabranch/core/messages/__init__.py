@@ -2,7 +2,7 @@
 
 A message is a msgpack array that opens with its tag. Tags are never used again for another
 meaning: 1 to 15 between neighbours, 16 to 31 between nodes and trackers, 32 to 47 about the
-registry.
+registry, 48 to 63 about storage.
 """
 
 from anabranch.core.messages.links import (
@@ -26,6 +26,18 @@ from anabranch.core.messages.registry import (
     WriteChange,
     Written,
 )
+from anabranch.core.messages.storage import (
+    Acknowledged,
+    AskStored,
+    Fetch,
+    Fetched,
+    Hand,
+    Lead,
+    Resend,
+    Resent,
+    Vote,
+    Voted,
+)
 from anabranch.core.messages.tracker import (
     Contact,
     Instruction,
@@ -48,12 +60,31 @@ AboutRegistry = (
     | ListHeads
     | HeadList
 )
-Control = AboutParts | AboutKeys | AboutRegistry | Introduce
+Bulk = Resent | Hand | Fetched  # what holds frames, and may be as large as they are
+AboutStorage = Resend | AskStored | Acknowledged | Vote | Voted | Lead | Fetch | Bulk
+Small = (
+    AboutParts
+    | AboutKeys
+    | AboutRegistry
+    | Introduce
+    | Resend
+    | AskStored
+    | Acknowledged
+    | Vote
+    | Voted
+    | Lead
+    | Fetch
+)
+Control = Small | Bulk
 
 __all__ = [
     "AboutKeys",
     "AboutParts",
     "AboutRegistry",
+    "AboutStorage",
+    "Acknowledged",
+    "AskStored",
+    "Bulk",
     "Bye",
     "ChainChanged",
     "ChainHead",
@@ -61,12 +92,16 @@ __all__ = [
     "ChainPage",
     "Contact",
     "Control",
+    "Fetch",
+    "Fetched",
     "Got",
+    "Hand",
     "HeadList",
     "Instruction",
     "Introduce",
     "KeyAnswer",
     "KeyRequest",
+    "Lead",
     "Leave",
     "ListChains",
     "ListHeads",
@@ -74,8 +109,13 @@ __all__ = [
     "ReadChain",
     "Refused",
     "Report",
+    "Resend",
+    "Resent",
     "SlowDown",
+    "Small",
     "Status",
+    "Vote",
+    "Voted",
     "WriteChange",
     "Written",
 ]

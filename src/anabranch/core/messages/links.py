@@ -82,7 +82,10 @@ class KeyRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
 
 
 class KeyAnswer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=7):
-    """The publisher's answer, sealed to the subscriber: it goes back the way the request came."""
+    """The answer of the publisher, or of who has its keys, sealed to the subscriber.
+
+    It goes back the way the request came.
+    """
 
     part: StreamPart
     ticket: RequestTicket

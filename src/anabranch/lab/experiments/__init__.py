@@ -1,9 +1,14 @@
 """The experiments by name: one file each."""
 
 from anabranch.lab.experiment import Experiment
-from anabranch.lab.experiments import aws16, propagation, randomness
+from anabranch.lab.experiments import aws16, propagation, randomness, workload
 
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
-    for experiment in (aws16.EXPERIMENT, randomness.EXPERIMENT, propagation.EXPERIMENT)
+    for experiment in (
+        aws16.EXPERIMENT,
+        randomness.EXPERIMENT,
+        propagation.EXPERIMENT,
+        workload.EXPERIMENT,
+    )
 }

@@ -1,0 +1,74 @@
+"""Where a storage node stands in the log of a part: what is on its disk, and what it knows beyond.
+
+A promise binds from the moment it is made: from then on the node says nothing more in the name of
+an earlier epoch, whatever writes of that epoch are still on their way to the disk. It counts for
+others only once it is on the disk.
+
+Three things hold everywhere, and all safety rests on them. A log that is stamped with an epoch
+(`log_epoch`) begins with all that the epoch's primary had when it began, and is a part of that
+primary's log. A node is counted for an epoch only when its log is so stamped, on its disk. And who
+is voted for has a log that is stamped no earlier and is no shorter than the voter's.
+"""
+
+from collections.abc import Collection
+
+from anabranch.core.ids import NodeId
+from anabranch.core.store import LogState
+
+# Epochs go up by one at an election. Who names one that is so far ahead is not believed: after a
+# few such words there would be none left.
+MAX_LEAP = 1 << 20
+
+Rank = tuple[int, int]  # log_epoch and length: the higher one has all that the lower one settled
+
+
+class Standing:
+    """What a node's election, its leading and its following have in common, for one part."""
+
+    def __init__(self, me: NodeId, state: LogState, linked: Collection[NodeId]) -> None:
+        self.me = me
+        self.part = state.part
+        self.state = state  # as it is on the disk
+        self.linked = linked  # all peers to whom a link stands
+        self.members: tuple[NodeId, ...] = ()  # the storage nodes of the stream, in its order
+        self.epoch = state.epoch
+        self.voted = state.voted  # to whom that epoch was promised
+        self.is_primary = False
+        self.primary: NodeId | None = None  # another, heard in our epoch since its link stands
+        self.begin = 0  # how long the primary's log was when the epoch began
+        self.high = state.high
+
+    @property
+    def rank(self) -> Rank:
+        """How much our log is worth as that of a primary."""
+        return self.state.log_epoch, self.state.length
+
+    @property
+    def majority(self) -> int:
+        """How many of the storage nodes decide."""
+        return len(self.members) // 2 + 1
+
+    @property
+    def fellows(self) -> list[NodeId]:
+        """The other storage nodes of the stream to whom a link stands."""
+        return [node for node in self.members if node != self.me and node in self.linked]
+
+    @property
+    def leads(self) -> bool:
+        """Whether we are the primary, and our disk says so."""
+        return self.is_primary and self.state.log_epoch == self.epoch
+
+    @property
+    def is_promised(self) -> bool:
+        """Whether our last promise is on the disk."""
+        return (self.state.epoch, self.state.voted) == (self.epoch, self.voted)
+
+    def promise(self, epoch: int, voted: NodeId) -> None:
+        """Promise a later epoch to somebody, or to nobody; who led before leads no more."""
+        assert epoch > self.epoch
+        self.epoch, self.voted = epoch, voted
+        self.step_down()
+
+    def step_down(self) -> None:
+        """Lead no more, and follow nobody."""
+        self.is_primary, self.primary = False, None

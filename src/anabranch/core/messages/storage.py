@@ -1,0 +1,222 @@
+"""What storage nodes say to each other, and to those who read from them or publish to them.
+
+The log of a stream part is a row of frames. Its messages have dense offsets, so a frame of three
+messages takes three of them, and a position in the log is the offset of a frame's first message.
+One storage node, the primary of an epoch, gives offsets; the others fetch its log from it.
+
+Whoever reads asks for a page at a time (`Resend`), and asks for the next when it has room for it:
+nobody keeps a page for somebody who does not read. Neighbours answer the same question from the
+frames of the last while.
+"""
+
+from typing import Annotated
+
+import msgspec
+
+from anabranch.core.ids import CHAIN_KEY_BYTES, ChainKey, StreamPart
+from anabranch.core.messages.data import MAX_FRAME_BODY_BYTES
+from anabranch.core.messages.links import Signature
+from anabranch.core.messages.registry import HASH_BYTES, NO_HASH, Hash, Problem, Ticket
+
+MAX_NUMBER = (1 << 63) - 1  # of messages, and of offsets: it stands for "no end"
+MAX_EPOCH = 1 << 40
+MAX_LAST = 10_000_000
+MAX_PAGE_FRAMES = 4_096
+PAGE_BYTES = 256 * 1024  # of the frames of a page; a larger frame goes alone
+MAX_NAMED = 1_024
+CURSOR_BYTES = 8 + CHAIN_KEY_BYTES
+FRAME_OVERHEAD_BYTES = 139  # a frame's head and signature (frames.py)
+
+Number = Annotated[int, msgspec.Meta(ge=0, le=MAX_NUMBER)]
+Offset = Annotated[int, msgspec.Meta(ge=0, le=MAX_NUMBER)]
+Epoch = Annotated[int, msgspec.Meta(ge=0, le=MAX_EPOCH)]
+Frame = Annotated[bytes, msgspec.Meta(max_length=MAX_FRAME_BODY_BYTES + FRAME_OVERHEAD_BYTES)]
+Frames = Annotated[tuple[Frame, ...], msgspec.Meta(max_length=MAX_PAGE_FRAMES)]
+OneChain = Annotated[ChainKey, msgspec.Meta(min_length=CHAIN_KEY_BYTES, max_length=CHAIN_KEY_BYTES)]
+
+
+class Selection(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Which messages are wanted: those for which all of it holds, in whole frames.
+
+    In the order of offsets (`by_number` is false) they come up to the high mark. In the order of
+    numbers, which is that of their publishers' time, those come too that have no offset yet.
+    """
+
+    start: Offset = 0
+    end: Offset = MAX_NUMBER  # offsets from `start` up to this one, without it
+    after: Number = 0
+    upto: Number = MAX_NUMBER  # numbers above `after`, up to this one
+    whose: Annotated[bytes, msgspec.Meta(max_length=CHAIN_KEY_BYTES)] = b""  # publisher, or chain
+    last: Annotated[int, msgspec.Meta(ge=0, le=MAX_LAST)] = 0  # only so many of them; 0: all
+    by_number: bool = False
+    # Of what comes in the order of numbers: the (last number, chain) after which to go on.
+    cursor: Annotated[bytes, msgspec.Meta(max_length=CURSOR_BYTES)] = b""
+
+
+# --- Readers --------------------------------------------------------------------------------
+
+
+class Resend(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=48):
+    """Send me a page of what is selected; `Resent` answers."""
+
+    ticket: Ticket
+    part: StreamPart
+    selection: Selection
+
+
+class Resent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=49):
+    """A page: `following` selects the rest, here or at another storage node; None: that was all.
+
+    The log that was asked has the messages from `start` up to its high mark. `offsets` are those
+    of the frames' first messages; MAX_NUMBER stands for one that has none yet.
+    """
+
+    ticket: Ticket
+    frames: Frames = ()
+    offsets: Annotated[tuple[Offset, ...], msgspec.Meta(max_length=MAX_PAGE_FRAMES)] = ()
+    following: Selection | None = None
+    start: Offset = 0
+    high: Offset = 0
+    problem: Problem = ""
+
+
+# --- Publishers -----------------------------------------------------------------------------
+
+
+class FrameName(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A frame of a part: its chain and the number of its last message."""
+
+    chain: OneChain
+    last: Number
+
+
+Names = Annotated[tuple[FrameName, ...], msgspec.Meta(max_length=MAX_NAMED)]
+
+
+class AskStored(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=50):
+    """Tell me when you hold these frames for good: on your disk, with offsets that will stay."""
+
+    part: StreamPart
+    names: Names
+
+
+class Holding(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A frame that is held: its first message's offset, and the SHA-256 of all of the frame."""
+
+    name: FrameName
+    offset: Offset
+    digest: Hash
+
+
+Holdings = Annotated[tuple[Holding, ...], msgspec.Meta(min_length=1, max_length=MAX_NAMED)]
+
+
+class Acknowledged(
+    msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=51
+):
+    """A storage node's signed word that it holds frames; core/receipts.py says what is signed."""
+
+    part: StreamPart
+    holdings: Holdings
+    signature: Signature
+
+
+class Hand(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=52):
+    """Frames that a storage node may lack: from their publisher, or from another storage node."""
+
+    part: StreamPart
+    frames: Frames
+
+
+# --- Storage nodes among themselves ---------------------------------------------------------
+
+
+class Vote(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=53):
+    """I would be the primary of an epoch: my log is of `log_epoch`, and so long.
+
+    Without `sure` it is only asked whether there would be a vote: nothing is promised.
+    """
+
+    part: StreamPart
+    epoch: Epoch
+    log_epoch: Epoch
+    length: Offset
+    sure: bool
+
+
+class Voted(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=54):
+    """The answer to a Vote; a voter that knows a higher epoch names that one."""
+
+    part: StreamPart
+    epoch: Epoch
+    granted: bool
+    sure: bool
+
+
+class Lead(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=55):
+    """I am the primary of this epoch, which began when my log was `begin` long: fetch it."""
+
+    part: StreamPart
+    epoch: Epoch
+    begin: Offset
+
+
+class Fetch(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=56):
+    """My log is on my disk up to `offset`, and that is its hash there: send what follows.
+
+    This is also what tells a primary how far its followers are.
+    """
+
+    part: StreamPart
+    epoch: Epoch
+    offset: Offset
+    hash: Hash
+    high: Offset  # how much of it I know to be settled
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """A frame in the log: in which epoch it was placed there, and when."""
+
+    epoch: Epoch
+    placed_ms: Annotated[int, msgspec.Meta(ge=0, le=MAX_NUMBER)]
+    frame: Frame
+
+
+class Fetched(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=57):
+    """What follows in the primary's log after `offset`, whose hash there is `hash`.
+
+    If that is not where the follower's log ends, and the same, it cuts its log back to what it
+    knows to be settled; or, if the primary's log begins only there, begins anew at that place.
+    """
+
+    part: StreamPart
+    epoch: Epoch
+    begin: Offset
+    high: Offset
+    offset: Offset
+    hash: Hash = NO_HASH
+    starts_here: bool = False  # the primary has nothing before `offset`
+    entries: Annotated[tuple[Entry, ...], msgspec.Meta(max_length=MAX_PAGE_FRAMES)] = ()
+
+
+__all__ = [
+    "HASH_BYTES",
+    "MAX_NAMED",
+    "MAX_NUMBER",
+    "MAX_PAGE_FRAMES",
+    "PAGE_BYTES",
+    "Acknowledged",
+    "AskStored",
+    "Entry",
+    "Fetch",
+    "Fetched",
+    "FrameName",
+    "Hand",
+    "Holding",
+    "Lead",
+    "Resend",
+    "Resent",
+    "Selection",
+    "Vote",
+    "Voted",
+]

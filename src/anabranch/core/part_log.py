@@ -1,0 +1,400 @@
+"""The log of one part on one storage node.
+
+At any time at most one write is under way. So whatever is decided is decided on what the disk
+holds, and what comes meanwhile goes into the next write, all of it together: under load batches
+form by themselves. A write that fails has done nothing, and all that was in it is tried again.
+"""
+
+import random
+from collections import deque
+from collections.abc import Collection
+from functools import partial
+
+import msgspec
+
+from anabranch.core.frames import peek
+from anabranch.core.ids import FrameHead, NodeId, StreamPart
+from anabranch.core.log_election import Election
+from anabranch.core.log_following import CheckPage, Following, Staged
+from anabranch.core.log_handing import HAND_AFTER_S, MAX_UNPLACED, Handing
+from anabranch.core.log_leading import Leading
+from anabranch.core.log_standing import MAX_LEAP, Standing
+from anabranch.core.machine import Effect, Sizes, Wrote
+from anabranch.core.messages import Fetch, Fetched, Lead, Vote, Voted
+from anabranch.core.messages.storage import FrameName
+from anabranch.core.storage_asks import Asks, Sign
+from anabranch.core.storage_disk import AfterFind, Disk
+from anabranch.core.store import (
+    DIVERGED,
+    Adopt,
+    Answer,
+    Delete,
+    Keep,
+    LogQuery,
+    LogState,
+    LogWrite,
+    Order,
+    OrderHeld,
+    Placed,
+    Promise,
+    Repair,
+    Settle,
+)
+
+RETRY_S = 1.0  # after a write that failed
+STUCK_S = 5.0  # a primary that cannot write for so long lets another one lead
+SETTLE_S = 1.0  # how long the disk may lag behind the high mark
+MAX_WRITE_FRAMES = 1_024  # of one write
+MAX_WRITE_BYTES = 4 << 20
+MAX_REPAIRS = 64
+
+FromFellow = Vote | Voted | Lead | Fetch | Fetched  # what storage nodes of a stream say
+
+
+class LogStatus(msgspec.Struct, frozen=True):
+    """How the log of a part stands here."""
+
+    epoch: int
+    primary: NodeId | None
+    start: int
+    length: int
+    high: int
+    held: int
+
+
+class _Saving(msgspec.Struct):
+    """What is in the write that is under way."""
+
+    since: float
+    frames: list[bytes]
+    repairs: list[bytes]
+    staged: Staged | None
+    is_order: bool  # its frames get places at once
+    is_promise: bool
+    is_delete: bool = False
+
+
+class PartLog:
+    """Keeps what comes, and has its part in the order of it."""
+
+    def __init__(
+        self,
+        me: NodeId,
+        state: LogState,
+        linked: Collection[NodeId],
+        rng: random.Random,
+        disk: Disk,
+        sign: Sign,
+        check: CheckPage,
+    ) -> None:
+        self.standing = Standing(me, state, linked)
+        self.is_active = False  # the stream names us
+        self.is_deleting = False
+        self.is_deleted = False
+        self.wakeup_at: float | None = None
+        self._disk = disk
+        self.asks = Asks(self.standing, self._find, sign)
+        self.handing = Handing(self.standing, self._find)
+        self._election = Election(self.standing, rng)
+        self._leading = Leading(self.standing, self._find)
+        self._following = Following(self.standing, self._find, check)
+        self._frames: deque[bytes] = deque()  # not written yet
+        self._repairs: list[bytes] = []
+        self._saving: _Saving | None = None
+        self._retry_at: float | None = None
+        self._failing_since: float | None = None
+        self._settle_at: float | None = None
+        self._told_high = self.standing.high
+        self._unorderable = 0  # how many frames are held that no Order gives a place
+
+    @property
+    def part(self) -> StreamPart:
+        """Whose log it is."""
+        return self.standing.part
+
+    def status(self) -> LogStatus:
+        """Return how it stands."""
+        standing, state = self.standing, self.standing.state
+        primary = standing.me if standing.leads else standing.primary
+        held = state.held + len(self._frames)
+        return LogStatus(standing.epoch, primary, state.start, state.length, standing.high, held)
+
+    def take_damaged(self) -> list[FrameName]:
+        """Hand over what was found damaged while followers were served."""
+        damaged, self._leading.damaged = self._leading.damaged, []
+        return damaged
+
+    @property
+    def needs_sweep(self) -> bool:
+        """Whether there may be frames to be handed on of which it is not known which."""
+        return self.is_active and self.handing.is_incomplete and self.standing.primary is not None
+
+    # --- Who keeps it ---------------------------------------------------------------------
+
+    def join(self, members: tuple[NodeId, ...], may_begin: bool, now: float) -> list[Effect]:
+        """Be one of these storage nodes; only some may begin a log where there is none."""
+        standing = self.standing
+        self._election.may_begin = may_begin
+        if self.is_active and members == standing.members:
+            return []
+        standing.members, self.is_active = members, True
+        self._election.cancel()
+        if standing.primary not in members:
+            standing.primary = None
+        self._leading.change_members()
+        self._leading.settle()
+        return self._after([], now)
+
+    def leave(self) -> None:
+        """Be none of them any more: what is on the disk stays there."""
+        self.is_active = False
+        self.standing.step_down()
+        self.standing.members = ()
+        self._election.cancel()
+        self._drop_frames()
+        self.wakeup_at = None
+
+    def delete(self, now: float) -> list[Effect]:
+        """Keep nothing of it."""
+        self.leave()
+        self.is_deleting = True
+        return self._after([], now)
+
+    def _drop_frames(self) -> None:
+        for frame in self._frames:
+            self._disk.free(len(frame))
+        self._frames.clear()
+
+    # --- What happens ---------------------------------------------------------------------
+
+    def take(self, frame: bytes, now: float) -> list[Effect]:
+        """Take a frame that is verified."""
+        if not self._disk.reserve(len(frame)):
+            return self._disk.complain()
+        self._frames.append(frame)
+        return self._after([], now) if self._saving is None else []
+
+    def repair(self, frame: bytes, now: float) -> list[Effect]:
+        """Take a good copy of a frame that is damaged here."""
+        if len(self._repairs) < MAX_REPAIRS:
+            self._repairs.append(frame)
+        return self._after([], now)
+
+    def unplaced(self, heads: list[FrameHead], now: float) -> list[Effect]:
+        """Learn of frames that were found to have no place in the log."""
+        self.handing.add(heads, now - HAND_AFTER_S)
+        return self._after([], now)
+
+    def receive(self, sender: NodeId, message: FromFellow, now: float) -> list[Effect]:
+        """Take what another storage node of the stream says."""
+        if message.epoch > self.standing.epoch + MAX_LEAP:
+            return []
+        if type(message) is Vote:
+            effects = self._election.asked(sender, message, now)
+        elif type(message) is Voted:
+            effects = self._election.answered(sender, message)
+        elif type(message) is Lead:
+            effects = self._following.lead(sender, message, now)
+        elif type(message) is Fetch:
+            effects = self._leading.fetch(sender, message, now)
+        else:
+            assert type(message) is Fetched
+            effects = self._following.fetched(sender, message, now)
+        return self._after(effects, now)
+
+    def link(self, peer: NodeId, up: bool, now: float) -> list[Effect]:
+        """Learn that a link to another storage node of the stream stands, or does not."""
+        if self.standing.primary == peer:  # it must say again that it leads: it may have restarted
+            self.standing.primary = None
+        return self._after(self._leading.link(peer, up), now)
+
+    def wake(self, now: float) -> list[Effect]:
+        """Do what is due."""
+        effects: list[Effect] = []
+        is_stuck = self._is_stuck(now)
+        if is_stuck and self.standing.is_primary and len(self.standing.members) > 1:
+            self.standing.step_down()
+        if _is_due(self._election.at, now):
+            if is_stuck or self._retry_at is not None:
+                self._election.postpone(now)  # who cannot write cannot lead
+            else:
+                effects += self._election.wake(now)
+        for each in (self._leading, self._following, self.handing):
+            if _is_due(each.at, now):
+                effects += each.wake(now)
+        if _is_due(self.asks.at, now):
+            self.asks.wake(now)
+        if _is_due(self._retry_at, now):
+            self._retry_at = None
+        return self._after(effects, now)
+
+    def _find(self, query: LogQuery, then: AfterFind) -> Effect:
+        """Look something up for one of our own."""
+        return self._disk.find(query, partial(self._found, then))
+
+    def _found(self, then: AfterFind, answer: Answer, now: float) -> list[Effect]:
+        return self._after(then(answer, now), now)
+
+    def _is_stuck(self, now: float) -> bool:
+        since = self._stuck_since()
+        return since is not None and now >= since + STUCK_S
+
+    def _stuck_since(self) -> float | None:
+        if self._failing_since is not None:
+            return self._failing_since
+        return self._saving.since if self._saving is not None else None
+
+    def _after(self, effects: list[Effect], now: float) -> list[Effect]:
+        """Save what is to be saved, say what is settled, and arm the timer."""
+        standing = self.standing
+        if standing.high > self._told_high:
+            self._told_high = standing.high
+            effects += self.asks.settled()
+        if standing.high > standing.state.high and self._settle_at is None:
+            self._settle_at = now + SETTLE_S
+        effects += self._save(now)
+        if not self.is_active:
+            self.wakeup_at = self._retry_at
+            return effects
+        self._election.wait(now)
+        times = [self._election.at, self._leading.at, self._following.at, self.handing.at]
+        times += [self.asks.at, self._retry_at]
+        if self._saving is None and self._retry_at is None:
+            times.append(self._settle_at)
+        since = self._stuck_since()
+        if since is not None and standing.is_primary and len(standing.members) > 1:
+            times.append(since + STUCK_S)
+        self.wakeup_at = min((at for at in times if at is not None), default=None)
+        return effects
+
+    # --- The disk -------------------------------------------------------------------------
+
+    def _save(self, now: float) -> list[Effect]:
+        """Write all that is to be written, unless a write is under way."""
+        if self._saving is not None or self._retry_at is not None or self.is_deleted:
+            return []
+        if self.is_deleting:
+            self._saving = _Saving(now, [], [], None, False, False, is_delete=True)
+            return [self._disk.write([Delete(self.part)], self._saved)]
+        if not self.is_active:
+            return []
+        standing, state = self.standing, self.standing.state
+        writes: list[LogWrite] = []
+        is_promise = not standing.is_promised
+        if is_promise:
+            writes.append(Promise(state.part, standing.epoch, standing.voted))
+        staged = self._following.unstage(now)
+        if staged is not None:
+            writes += staged.writes
+        if standing.is_primary and state.log_epoch != standing.epoch:
+            standing.begin = state.length
+            writes.append(Adopt(state.part, standing.epoch))
+        frames = self._some_frames()
+        writes += self._placing(frames, now)
+        repairs, self._repairs = self._repairs, []
+        writes += [Repair(state.part, frame) for frame in repairs]
+        if standing.high > state.high and (writes or _is_due(self._settle_at, now)):
+            writes.append(Settle(state.part, standing.high))
+        if standing.high == state.high or writes:
+            self._settle_at = None
+        if not writes:
+            return []
+        saving = _Saving(now, frames, repairs, staged, standing.is_primary, is_promise)
+        self._saving = saving
+        return [self._disk.write(writes, self._saved)]
+
+    def _some_frames(self) -> list[bytes]:
+        frames: list[bytes] = []
+        size = 0
+        while self._frames and len(frames) < MAX_WRITE_FRAMES and size < MAX_WRITE_BYTES:
+            frames.append(self._frames.popleft())
+            size += len(frames[-1])
+        return frames
+
+    def _placing(self, frames: list[bytes], now: float) -> list[LogWrite]:
+        """Give frames their places if we lead; else only keep them."""
+        standing, now_ms = self.standing, int(now * 1000)
+        part, epoch = standing.part, standing.epoch
+        if not standing.is_primary:
+            return [Keep(part, tuple(frames), now_ms)] if frames else []
+        writes: list[LogWrite] = []
+        if standing.state.held > self._unorderable:
+            writes.append(OrderHeld(part, epoch, now_ms, MAX_WRITE_FRAMES))
+        if frames:
+            writes.append(Order(part, epoch, now_ms, tuple(frames)))
+        return writes
+
+    def _saved(self, event: Wrote, now: float) -> list[Effect]:
+        """Go on from what is on the disk now."""
+        saving, self._saving = self._saving, None
+        assert saving is not None
+        if event.problem:
+            return self._failed(saving, event.problem, now)
+        self._failing_since = None
+        for frame in saving.frames:
+            self._disk.free(len(frame))
+        state = next(state for state in event.states if state.part == self.part)
+        standing, before = self.standing, self.standing.state
+        standing.state = state
+        self.is_deleted = saving.is_delete
+        if self.is_deleted:
+            return []
+        if not self.is_active:
+            return self._after([], now)
+        placed = next((rows for part, rows in event.placed if part == self.part), ())
+        effects = self._election.wrote() if saving.is_promise else []
+        effects += self._leading.lead(now)
+        effects += self._placed(saving, placed, before, now)
+        if saving.staged is not None:
+            self._copied(saving.staged)
+            effects += self._following.wrote(now)
+        return self._after(effects, now)
+
+    def _placed(
+        self, saving: _Saving, placed: tuple[Placed, ...], before: LogState, now: float
+    ) -> list[Effect]:
+        """Take note of what is held, or in the log, by our own doing."""
+        if not saving.is_order:
+            self.handing.add([peek(frame) for frame in saving.frames], now)
+            return []
+        state = self.standing.state
+        self._unorderable = state.held if not placed else 0
+        self.handing.clear(are_others=state.held > 0)
+        if self.asks.is_waiting:
+            self.asks.placed((row, peek(row.entry.frame)) for row in placed)
+        return self._leading.placed(placed, before.hash, now)
+
+    def _copied(self, staged: Staged) -> None:
+        """Take note of what is in the log as the primary has it."""
+        if staged.cut is not None:
+            self.asks.cut(staged.cut)
+            self.handing.is_incomplete = True
+        self.handing.drop(head for _, head in staged.placed)
+        self.asks.placed(staged.placed)
+
+    def _failed(self, saving: _Saving, problem: str, now: float) -> list[Effect]:
+        """Nothing was done: try it again in a while, or at once without what cannot be true."""
+        self._frames.extendleft(reversed(saving.frames))
+        self._repairs += saving.repairs
+        if not self.is_active:
+            self._drop_frames()
+        if saving.staged is not None:
+            if problem.startswith(DIVERGED):
+                return self._after(self._following.diverged(now), now)
+            self._following.failed(now)
+        if self._failing_since is None:
+            self._failing_since = saving.since
+        self._retry_at = now + RETRY_S
+        return self._after([], now)
+
+    def sizes(self) -> Sizes:
+        """Return the tables with their bounds."""
+        return {
+            "unplaced frames": (len(self.handing), MAX_UNPLACED),
+            "repairs to be written": (len(self._repairs), MAX_REPAIRS),
+            **self.asks.sizes(),
+        }
+
+
+def _is_due(at: float | None, now: float) -> bool:
+    return at is not None and now >= at

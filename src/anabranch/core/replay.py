@@ -1,0 +1,385 @@
+"""The history of one reader: page by page from a storage node, and then into what is live.
+
+Offsets and cursors mean the same at every storage node, so if one does not answer, the next goes
+on with the same page. A page is fetched when the application has taken the last one. What comes
+live meanwhile waits; if that is too much, the oldest is forgotten (it is likely to be in the
+history), but not that it exists. In the end, what is live joins on: what we have already is
+dropped, and what lies between is missing, and asked for like everything that is missing.
+"""
+
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from anabranch.core.ids import ChainKey, FrameHead, NodeId, PartKey
+from anabranch.core.machine import Effect, HistoryEnded, Open, PageEnded, Sizes
+from anabranch.core.messages import Contact, Resent
+from anabranch.core.messages.storage import MAX_NUMBER, Selection
+from anabranch.core.resends import (
+    AGAIN_AFTER_S,
+    BUSY,
+    BUSY_FOR_S,
+    Inspector,
+    Resends,
+    Sources,
+    leads_on,
+)
+from anabranch.core.subscription import (
+    GAP_WAIT_S,
+    MAX_CHAINS,
+    MAX_WAITING_BYTES,
+    MAX_WAITING_FRAMES,
+    Cut,
+    Subscription,
+)
+
+PAGE_S = 5.0  # how long the answer to a question for a page may take
+ROUND_S = 1.0  # between one round of all storage nodes and the next
+MAX_ROUNDS = 3
+MAX_EMPTY_PAGES = 64  # in a row, from one storage node
+
+NO_STORAGE = "no storage node keeps this stream"
+NONSENSE = "it answers what was not asked"
+FORGED = "some of its frames are not genuine"
+
+Say = Callable[[int, Effect], list[Effect]]  # to whom; after all that it was given before
+_Row = tuple[FrameHead, bytes, Cut]
+_Live = tuple[FrameHead, bytes, int, NodeId | None, float]
+
+
+class Replay:
+    """Reads what was asked for of the past, under one ticket."""
+
+    def __init__(
+        self,
+        opened: Open,
+        key: PartKey,
+        reader: Subscription,
+        sources: Sources,
+        inspector: Inspector,
+        resends: Resends,
+        rng: random.Random,
+        say: Say,
+    ) -> None:
+        assert opened.history is not None
+        self.retry_at: float | None = None  # when the next round begins
+        self.ended = False
+        self._open = opened
+        self._wanted = opened.history
+        self._key = key
+        self._reader = reader
+        self._sources = sources
+        self._inspector = inspector
+        self._resends = resends
+        self._say = say
+        self._rng = rng
+        self._turn = rng.getrandbits(16)
+        self._source: Contact | None = None  # to whom we hold a link
+        self._next = self._wanted  # what is to be asked for next
+        self._failures = 0  # to get that
+        self._forgers: dict[NodeId, None] = {}  # who sent something that was not genuine
+        self._busy_since: float | None = None  # when one was busy first, for that
+        self._was_busy = False  # one of those that were asked in this round
+        self._empty_pages = 0
+        self._waits = False  # a page is delivered, and the application has not taken it yet
+        self._is_due = False  # the next page may be asked for as soon as there is room
+        self._is_last = False  # all pages are delivered
+        self._has_begun = False
+        self._begins = False  # a chain may begin with any frame of it
+        self._count = 0  # of the messages of all pages, while they are counted
+        self._kept: tuple[NodeId, Resent] | None = None  # the first page, meanwhile
+        self._limit: int | None = None  # the high mark when we asked first
+        self._live: deque[_Live] = deque()
+        self._live_bytes = 0
+        # What came live and had no room: above which number it begins, and where it ends.
+        self._forgotten: dict[ChainKey, tuple[int, int]] = {}
+
+    # --- What happens ---------------------------------------------------------------------
+
+    def start(self, now: float) -> list[Effect]:
+        """Ask for the first page."""
+        return self._ask(now)
+
+    def drained(self, now: float) -> list[Effect]:
+        """The application has room for the next page."""
+        if not self._waits:
+            return []
+        self._waits, self._is_due = False, True
+        return self.look(now)
+
+    def look(self, now: float) -> list[Effect]:
+        """Go on if nothing stands in the way any more."""
+        if self.ended:
+            return []
+        if self._is_last and (self._open.live or self._reader.whole):
+            return self._end("", now)
+        if self.retry_at is not None and self.retry_at <= now:
+            return self._ask(now)
+        if self._is_due and not self._reader.crowded:
+            return self._ask(now)
+        return []
+
+    def hold(
+        self, head: FrameHead, frame: bytes, hops: int, sender: NodeId | None, now: float
+    ) -> list[Effect]:
+        """Keep what comes live until the history is read."""
+        self._live.append((head, frame, hops, sender, now))
+        self._live_bytes += len(frame)
+        while len(self._live) > MAX_WAITING_FRAMES or self._live_bytes > MAX_WAITING_BYTES:
+            oldest, content, *_ = self._live.popleft()
+            self._live_bytes -= len(content)
+            if oldest.chain in self._forgotten or len(self._forgotten) < MAX_CHAINS:
+                after, last = self._forgotten.get(oldest.chain, (oldest.previous, 0))
+                both = min(after, oldest.previous), max(last, oldest.last)
+                self._forgotten[oldest.chain] = both
+        return []
+
+    def close(self, now: float) -> None:
+        """Need no more."""
+        self.ended = True
+        self.retry_at = None
+        if self._source is not None:
+            self._resends.spare(self._source.node, now)
+            self._source = None
+
+    def sizes(self) -> Sizes:
+        """Return the tables with their bounds."""
+        return {
+            "live frames before the history": (len(self._live), MAX_WAITING_FRAMES),
+            "live bytes before the history": (self._live_bytes, MAX_WAITING_BYTES),
+            "live chains before the history": (len(self._forgotten), MAX_CHAINS),
+        }
+
+    # --- Questions and answers ------------------------------------------------------------
+
+    def _ask(self, now: float) -> list[Effect]:
+        self._is_due, self.retry_at = False, None
+        part = self._open.part
+        keepers = self._sources.keepers(part.stream)
+        if not keepers:
+            return self._end(NO_STORAGE, now)
+        source = keepers[self._turn % len(keepers)]
+        effects = self._stay_with(source, now)
+        self._resends.ask(source, True, part, self._next, PAGE_S, self._heard)
+        return effects
+
+    def _stay_with(self, source: Contact, now: float) -> list[Effect]:
+        """Hold the link to who is asked, between pages as well."""
+        if self._source is not None and self._source.node == source.node:
+            return []
+        effects = self._resends.need(source)
+        if self._source is not None:
+            self._resends.spare(self._source.node, now)
+        self._source = source
+        return effects
+
+    def _heard(self, sender: NodeId, answer: Resent | str, now: float) -> list[Effect]:
+        if self.ended:
+            return []
+        if isinstance(answer, str) or answer.problem:
+            why = answer if isinstance(answer, str) else answer.problem
+            return self._go_elsewhere(why, now)
+        following = answer.following
+        is_page = self._wanted.by_number or len(answer.offsets) == len(answer.frames)
+        if not is_page or (following is not None and not leads_on(self._next, following)):
+            return self._go_elsewhere(NONSENSE, now)
+        return self._counted(sender, answer, now)
+
+    def _go_elsewhere(self, why: str, now: float) -> list[Effect]:
+        """Ask the next one; after all of them wait a while; in the end give up."""
+        self._turn += 1
+        self._failures += 1
+        if why == BUSY:
+            self._was_busy = True
+            self._busy_since = now if self._busy_since is None else self._busy_since
+        keepers = max(1, self._keepers)
+        if self._failures % keepers:
+            return self._ask(now)
+        since, was_busy, self._was_busy = self._busy_since, self._was_busy, False
+        if was_busy and since is not None and now < since + BUSY_FOR_S:
+            self._failures -= keepers  # the round does not count
+            self.retry_at = now + self._rng.uniform(*AGAIN_AFTER_S)
+            return []
+        if self._failures >= MAX_ROUNDS * keepers:
+            return self._end(why, now)
+        self.retry_at = now + ROUND_S
+        return []
+
+    def _forget_failures(self) -> None:
+        self._failures, self._busy_since, self._was_busy = 0, None, False
+
+    def _distrust(self, sender: NodeId, now: float) -> list[Effect]:
+        """Ask another for the same; in the end what is good is taken."""
+        self._forgers[sender] = None
+        return self._go_elsewhere(FORGED, now)
+
+    def _counted(self, sender: NodeId, answer: Resent, now: float) -> list[Effect]:
+        """If the last so many are wanted, count what there is before anything is delivered."""
+        following = answer.following
+        self._limit = answer.high if self._limit is None else self._limit
+        if following is not None and following.last:  # they are still looked for
+            if answer.frames:
+                return self._go_elsewhere(NONSENSE, now)
+            return self._turn_page(answer, now)
+        if not self._wanted.last or self._has_begun:
+            return self._taken(sender, answer, 0, now)
+        if self._kept is None and self._is_dense:
+            end = min(self._wanted.end, self._limit)
+            surplus = end - answer.offsets[0] - self._wanted.last if answer.offsets else 0
+            return self._taken(sender, answer, surplus, now)
+        heads = [self._inspector.fits(self._key, self._wanted, frame) for frame in answer.frames]
+        if None in heads and self._doubts:
+            return self._distrust(sender, now)
+        self._count += sum(head.count for head in heads if head is not None)
+        self._kept = self._kept or (sender, answer)
+        if following is not None:
+            self._next = self._without_newer(following)
+            self._forget_failures()
+            return self._ask(now)
+        surplus = self._count - self._wanted.last
+        return self._taken(*self._kept, surplus, now)
+
+    @property
+    def _doubts(self) -> bool:
+        """Whether there is somebody left who may be more honest than who sends forged frames."""
+        is_last_round = self._failures >= (MAX_ROUNDS - 1) * self._keepers
+        return len(self._forgers) < self._keepers and not is_last_round
+
+    @property
+    def _is_dense(self) -> bool:
+        """Whether all messages between two offsets are wanted, so that offsets count them."""
+        wanted = self._wanted
+        in_full = wanted.after == 0 and wanted.upto == MAX_NUMBER and not wanted.whose
+        return in_full and not wanted.by_number
+
+    @property
+    def _keepers(self) -> int:
+        return len(self._sources.keepers(self._open.part.stream))
+
+    # --- Pages ----------------------------------------------------------------------------
+
+    def _taken(self, sender: NodeId, answer: Resent, surplus: int, now: float) -> list[Effect]:
+        """Deliver a page; of its first frame so many messages are not wanted."""
+        rows, is_good = self._rows(answer)
+        if not is_good and self._doubts:
+            if self._kept is not None:
+                self._next, self._kept, self._count = self._wanted, None, 0
+            return self._distrust(sender, now)
+        if not self._has_begun:
+            self._begin(answer, rows)
+        effects: list[Effect] = []
+        if rows and 0 < surplus < rows[0][0].count:
+            head, frame, cut = rows[0]
+            rows[0] = (head, frame, msgspec.structs.replace(cut, skip=max(cut.skip, surplus)))
+        for head, frame, cut in _in_order(rows):
+            if self._open.fills:
+                effects += self._reader.take_past(head, frame, sender, cut, self._begins, now)
+            else:
+                effects += self._reader.pass_past(head, frame, sender, cut, now)
+        if answer.frames:
+            effects += self._say(self._open.ticket, PageEnded(self._open.ticket))
+        return effects + self._turn_page(answer, now)
+
+    def _turn_page(self, answer: Resent, now: float) -> list[Effect]:
+        self._forget_failures()
+        self._forgers.clear()
+        self._empty_pages = 0 if answer.frames else self._empty_pages + 1
+        following = answer.following
+        if following is None:
+            self._is_last = True
+            self._reader.hasten(now)
+            return self.look(now)
+        self._next = following if self._open.live else self._without_newer(following)
+        if self._empty_pages > MAX_EMPTY_PAGES:
+            self._empty_pages = 0
+            self._turn += 1
+        if not answer.frames:
+            return self._ask(now)
+        self._waits = True
+        return []
+
+    def _without_newer(self, following: Selection) -> Selection:
+        """What has come since we asked is not among the last that there were."""
+        if not self._wanted.last or self._wanted.by_number or self._limit is None:
+            return following
+        return msgspec.structs.replace(following, end=min(following.end, self._limit))
+
+    def _rows(self, answer: Resent) -> tuple[list[_Row], bool]:
+        """Return the frames that are good, and which of their messages are wanted."""
+        rows: list[_Row] = []
+        wanted, is_good = self._wanted, True
+        for at, frame in enumerate(answer.frames):
+            head = self._inspector.fits(self._key, wanted, frame)
+            if head is None or not self._inspector.proves(self._open.part, head, frame):
+                is_good = False
+                continue
+            offset = MAX_NUMBER if wanted.by_number else answer.offsets[at]
+            if wanted.by_number or wanted.start - head.count < offset < wanted.end:
+                rows.append((head, frame, self._cut(head, offset)))
+            else:
+                is_good = False
+        return rows, is_good
+
+    def _cut(self, head: FrameHead, offset: int) -> Cut:
+        wanted = self._wanted
+        has_offset = offset != MAX_NUMBER
+        skip = wanted.start - offset if has_offset and 0 < wanted.start - offset < head.count else 0
+        if self._open.live:  # then what follows is wanted in any case
+            return Cut(wanted.after, skip=skip)
+        ends_within = has_offset and wanted.end - offset < head.count
+        most = max(0, wanted.end - offset) if ends_within else MAX_NUMBER
+        return Cut(wanted.after, wanted.upto, skip, most)
+
+    def _begin(self, answer: Resent, rows: Sequence[_Row]) -> None:
+        """See where the history begins, from its first page."""
+        wanted = self._wanted
+        self._has_begun = True
+        self._begins = bool(wanted.last or wanted.start or answer.start)
+        if not self._begins:
+            self._reader.read_past(wanted.whose, wanted.after + 1)
+        elif rows:
+            floor = min(max(head.first, wanted.after + 1) for head, _, _ in rows)
+            self._reader.read_past(wanted.whose, floor)
+
+    # --- The end --------------------------------------------------------------------------
+
+    def _end(self, problem: str, now: float) -> list[Effect]:
+        """Say that it has ended, and let in what is live."""
+        self.close(now)
+        ticket = self._open.ticket
+        effects = self._say(ticket, HistoryEnded(ticket, problem))
+        reader, long_ago = self._reader, now - 2 * GAP_WAIT_S
+        live, forgotten = list(self._live), dict(self._forgotten)
+        self._live.clear()
+        self._forgotten.clear()
+        self._live_bytes = 0
+        if self._open.fills:  # what was forgotten comes before what was not
+            for chain, (after, last) in forgotten.items():
+                effects += reader.expect(chain, after, last, long_ago, now)
+        for head, frame, hops, sender, came_at in live:
+            if not self._open.fills:
+                effects += reader.pass_on(head, frame, hops, sender, now)
+            else:
+                since = came_at if problem else long_ago
+                effects += reader.take_late(head, frame, hops, sender, since, now)
+        return effects
+
+
+def _in_order(rows: Sequence[_Row]) -> list[_Row]:
+    """Let the frames of each chain stand in the order of numbers, in the places they have."""
+    places: dict[ChainKey, list[int]] = {}
+    for at, (head, _, _) in enumerate(rows):
+        places.setdefault(head.chain, []).append(at)
+    ordered = list(rows)
+    for of_chain in places.values():
+        for at, row in zip(
+            of_chain, sorted((rows[i] for i in of_chain), key=_last_of), strict=True
+        ):
+            ordered[at] = row
+    return ordered
+
+
+def _last_of(row: _Row) -> int:
+    return row[0].last

@@ -1,0 +1,149 @@
+"""Who waits for a storage node's word that it holds a frame for good.
+
+The word is given when the frame lies in the log before the high mark: on a majority of the
+storage nodes' disks, this one among them, with an offset that stays.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+from anabranch.core.frames import peek
+from anabranch.core.ids import FrameHead, NodeId
+from anabranch.core.log_standing import Standing
+from anabranch.core.machine import Effect, Send, Sizes
+from anabranch.core.messages import Acknowledged
+from anabranch.core.messages.storage import MAX_NAMED, FrameName, Holding
+from anabranch.core.storage_disk import Look
+from anabranch.core.store import Answer, Named, Placed
+
+ASKED_FOR_S = 30.0
+MAX_ASKED = 8_192  # about frames of a part
+MAX_ASKED_PER_PEER = 4_096
+MAX_LOOKING = 64  # questions of a part that are looked up
+
+Sign = Callable[[Sequence[Holding]], bytes]
+
+
+class Asks:
+    """Questions about the frames of one part."""
+
+    def __init__(self, standing: Standing, find: Look, sign: Sign) -> None:
+        self._standing = standing
+        self._find = find
+        self._sign = sign
+        self._asked: dict[FrameName, dict[NodeId, float]] = {}  # by whom, and until when
+        self._by_peer: dict[NodeId, dict[FrameName, None]] = {}
+        self._count = 0
+        self._placed: dict[FrameName, tuple[int, Holding]] = {}  # until where the log must settle
+        self._cuts = 0  # how often places were taken back: what was found before is void
+        self._looking = 0
+        self.at: float | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether anybody waits."""
+        return bool(self._asked)
+
+    def ask(self, sender: NodeId, names: Iterable[FrameName], now: float) -> list[Effect]:
+        """Take a question; if there is no room for it, it is asked again."""
+        fresh: list[FrameName] = []
+        for name in names:
+            if sender not in self._asked.get(name, ()):
+                if not self._make_room(sender):
+                    break
+                self._by_peer.setdefault(sender, {})[name] = None
+                self._count += 1
+            self._asked.setdefault(name, {})[sender] = now + ASKED_FOR_S
+            if name not in self._placed:
+                fresh.append(name)
+        if self._asked and self.at is None:
+            self.at = now + ASKED_FOR_S
+        return self._look(tuple(fresh))
+
+    def _make_room(self, sender: NodeId) -> bool:
+        """Tell whether there is room for one more; who asks for most makes room for others."""
+        own = len(self._by_peer.get(sender, ()))
+        if own >= MAX_ASKED_PER_PEER or self._count < MAX_ASKED:
+            return own < MAX_ASKED_PER_PEER
+        most = max(self._by_peer, key=lambda peer: len(self._by_peer[peer]))
+        if len(self._by_peer[most]) <= own + 1:
+            return False
+        self._drop(most, next(reversed(self._by_peer[most])))
+        return True
+
+    def _look(self, names: tuple[FrameName, ...]) -> list[Effect]:
+        if not names or self._looking >= MAX_LOOKING:
+            return []
+        self._looking += 1
+        query = Named(self._standing.part, names)
+        return [self._find(query, partial(self._found, names, self._cuts))]
+
+    def _found(
+        self, names: tuple[FrameName, ...], cuts: int, answer: Answer, now: float
+    ) -> list[Effect]:
+        self._looking -= 1
+        if cuts != self._cuts:
+            return self._look(names)
+        self.placed((row, peek(row.entry.frame)) for row in answer.placed)
+        return self.settled()
+
+    def placed(self, rows: Iterable[tuple[Placed, FrameHead]]) -> None:
+        """Take note of frames that have a place in the log on our disk."""
+        for row, head in rows if self._asked else ():
+            name = FrameName(head.chain, head.last)
+            if row.offset is not None and name in self._asked:
+                digest = hashlib.sha256(row.entry.frame).digest()
+                holding = Holding(name, row.offset, digest)
+                self._placed[name] = (row.offset + head.count, holding)
+
+    def cut(self, length: int) -> None:
+        """Places from an offset on are taken back."""
+        self._cuts += 1
+        for name in [name for name, (end, _) in self._placed.items() if end > length]:
+            del self._placed[name]
+
+    def settled(self) -> list[Effect]:
+        """Give our word on all that is settled now, one for each who asked."""
+        high = self._standing.high
+        owed: dict[NodeId, list[Holding]] = {}
+        for name in [name for name, (end, _) in self._placed.items() if end <= high]:
+            _, holding = self._placed.pop(name)
+            for peer in list(self._asked.get(name, ())):
+                self._drop(peer, name)
+                owed.setdefault(peer, []).append(holding)
+        effects: list[Effect] = []
+        for peer, holdings in owed.items():
+            for at in range(0, len(holdings), MAX_NAMED):
+                some = tuple(holdings[at : at + MAX_NAMED])
+                word = Acknowledged(self._standing.part, some, self._sign(some))
+                effects.append(Send(peer, word))
+        return effects
+
+    def wake(self, now: float) -> None:
+        """Forget what was asked long ago."""
+        for name, peers in list(self._asked.items()):
+            for peer in [peer for peer, until in peers.items() if until <= now]:
+                self._drop(peer, name)
+        times = [min(peers.values()) for peers in self._asked.values()]
+        self.at = min(times, default=None)
+
+    def _drop(self, peer: NodeId, name: FrameName) -> None:
+        self._count -= 1
+        del self._by_peer[peer][name], self._asked[name][peer]
+        if not self._by_peer[peer]:
+            del self._by_peer[peer]
+        if not self._asked[name]:
+            del self._asked[name]
+            self._placed.pop(name, None)
+
+    def sizes(self) -> Sizes:
+        """Return the tables with their bounds."""
+        return {
+            "frames asked for": (self._count, MAX_ASKED),
+            "frames asked for by a peer": (
+                max(map(len, self._by_peer.values()), default=0),
+                MAX_ASKED_PER_PEER,
+            ),
+            "questions looked up": (self._looking, MAX_LOOKING),
+        }

@@ -1,0 +1,115 @@
+"""How a storage node answers those who read: a page at a time.
+
+Who asks may subscribe to the stream, or is another of its storage nodes. In the order of offsets
+only what is settled is shown. In the order of numbers all that is kept is shown, so that gaps are
+filled even while there is no primary; but only what is settled is shown with its offset.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+from anabranch.core.changes import PUBLIC, Right
+from anabranch.core.ids import NodeId
+from anabranch.core.machine import Effect, Send, Sizes
+from anabranch.core.messages import Resend, Resent
+from anabranch.core.messages.storage import MAX_NUMBER, PAGE_BYTES, FrameName
+from anabranch.core.part_log import PartLog
+from anabranch.core.registry_view import Registry
+from anabranch.core.storage_disk import Disk
+from anabranch.core.store import Answer, Page
+
+MAX_PAGES = 256  # that are looked up at once
+MAX_PAGES_PER_PEER = 8
+
+NOT_STORED, UNPERMITTED, BUSY = "not-stored", "unpermitted", "busy"
+
+UserOf = Callable[[NodeId, float], NodeId | None]  # for whom a peer acts, as it has proved
+OnDamage = Callable[[PartLog, tuple[FrameName, ...], float], list[Effect]]
+
+
+class Readers:
+    """Who may read what of the streams that are stored."""
+
+    def __init__(self, registry: Registry, user_of: UserOf) -> None:
+        self._registry = registry
+        self._user_of = user_of
+
+    def acts_for(self, peer: NodeId, user: NodeId, now: float) -> bool:
+        """Tell whether a peer acts for somebody, who may be itself."""
+        return user in (peer, self._user_of(peer, now))
+
+    def may_read(self, stream: str, peer: NodeId, now: float) -> bool:
+        """Tell whether a peer acts for somebody who may subscribe, or stores the stream too."""
+        registry, user = self._registry, self._user_of(peer, now)
+        users = (PUBLIC, peer) if user is None else (PUBLIC, user, peer)
+        may_subscribe = any(registry.may(stream, each, Right.SUBSCRIBE, now) for each in users)
+        return may_subscribe or registry.stores(stream, peer)
+
+    def doubt(self, stream: str, now: float) -> list[Effect]:
+        """Ask for the newest word on a stream."""
+        return self._registry.doubt(stream, now)
+
+
+class Resends:
+    """Pages that are being looked up for others."""
+
+    def __init__(self, disk: Disk, readers: Readers, on_damage: OnDamage) -> None:
+        self._disk = disk
+        self._readers = readers
+        self._on_damage = on_damage
+        self._pages = 0
+        self._per_peer: dict[NodeId, int] = {}
+
+    def ask(self, sender: NodeId, resend: Resend, log: PartLog | None, now: float) -> list[Effect]:
+        """Look a page up, or say why not."""
+        problem = self._problem(sender, resend, log, now)
+        if problem or log is None:
+            answer = Send(sender, Resent(resend.ticket, problem=problem))
+            # A permission may be newer than what we know: then it is known the next time.
+            is_new = problem == UNPERMITTED
+            return [answer, *(self._readers.doubt(resend.part.stream, now) if is_new else ())]
+        self._pages += 1
+        self._per_peer[sender] = self._per_peer.get(sender, 0) + 1
+        page = Page(resend.part, resend.selection, log.standing.high, PAGE_BYTES)
+        return [self._disk.find(page, partial(self._found, sender, resend, log))]
+
+    def _problem(self, sender: NodeId, resend: Resend, log: PartLog | None, now: float) -> str:
+        if log is None or not log.is_active:
+            return NOT_STORED
+        if not self._readers.may_read(resend.part.stream, sender, now):
+            return UNPERMITTED
+        is_full = self._pages >= MAX_PAGES
+        return BUSY if is_full or self._per_peer.get(sender, 0) >= MAX_PAGES_PER_PEER else ""
+
+    def _found(
+        self, sender: NodeId, resend: Resend, log: PartLog, answer: Answer, now: float
+    ) -> list[Effect]:
+        self._pages -= 1
+        self._per_peer[sender] -= 1
+        if not self._per_peer[sender]:
+            del self._per_peer[sender]
+        effects = self._on_damage(log, answer.damaged, now) if answer.damaged else []
+        if answer.problem or not log.is_active:
+            problem = NOT_STORED if not log.is_active else BUSY
+            return [*effects, Send(sender, Resent(resend.ticket, problem=problem))]
+        status = log.status()
+        offsets = (MAX_NUMBER if row.offset is None else row.offset for row in answer.placed)
+        resent = Resent(
+            resend.ticket,
+            tuple(row.entry.frame for row in answer.placed),
+            tuple(offset if offset < status.high else MAX_NUMBER for offset in offsets),
+            answer.following,
+            status.start,
+            status.high,
+        )
+        return [*effects, Send(sender, resent)]
+
+    def sizes(self) -> Sizes:
+        """Return the tables with their bounds."""
+        return {
+            "pages looked up": (self._pages, MAX_PAGES),
+            "pages looked up for a peer": (
+                max(self._per_peer.values(), default=0),
+                MAX_PAGES_PER_PEER,
+            ),
+        }

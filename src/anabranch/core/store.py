@@ -1,0 +1,207 @@
+"""What a storage node keeps on its disk, and how its machine speaks of it.
+
+Frames are kept as they came. The log of a part is an order of them: a frame is *held* until it
+has its place in the log, and held again if that place is taken back. A `Write` of several of
+these is done as a whole or not at all, in order, and is on the disk when `Wrote` answers. A store
+does what it is told; what should be told it is the business of storage.py.
+
+The log has a hash at each of its positions, over everything before: two logs of one length and
+one hash are the same log.
+"""
+
+import hashlib
+
+import msgspec
+
+from anabranch.core.errors import LocalError
+from anabranch.core.ids import NODE_ID_BYTES, NodeId, StreamPart
+from anabranch.core.messages.registry import NO_HASH
+from anabranch.core.messages.storage import Entry, FrameName, Selection
+
+NOBODY = NodeId(bytes(NODE_ID_BYTES))
+DIVERGED = "diverged"  # how the problem of a write begins that cannot be true
+
+
+class StoreError(LocalError):
+    """The disk does not do what it should: nothing was changed; the text says what to do."""
+
+
+class DivergedError(StoreError):
+    """A frame was to get a second place in a log: whoever has it so is wrong."""
+
+    def __init__(self, part: StreamPart, chain: bytes, last: int) -> None:
+        super().__init__(f"{DIVERGED}: frame {chain.hex()} {last} would be in {part} twice")
+
+
+class LogState(msgspec.Struct, frozen=True):
+    """Where the log of a part stands on the disk."""
+
+    part: StreamPart
+    epoch: int = 0  # the highest that was promised to anybody
+    voted: NodeId = NOBODY  # whom we promised it to
+    log_epoch: int = 0  # the last epoch whose primary's log at its beginning is a part of ours
+    start: int = 0  # the first offset that is still there
+    length: int = 0  # the offset of the next message
+    high: int = 0  # all before this offset is settled
+    hash: bytes = NO_HASH  # of the log, at its end
+    held: int = 0  # frames without a place in the log
+
+
+class Placed(msgspec.Struct, frozen=True, gc=False):
+    """A frame of the log, with its offset; `offset` is None while it is only held."""
+
+    offset: int | None
+    entry: Entry  # of one that is only held: epoch 0, and when it came
+
+
+def hash_after(before: bytes, offset: int, entry: Entry) -> bytes:
+    """Return the log's hash after an entry that begins at an offset."""
+    numbers = offset.to_bytes(8) + entry.epoch.to_bytes(8) + entry.placed_ms.to_bytes(8)
+    return hashlib.sha256(before + numbers + hashlib.sha256(entry.frame).digest()).digest()
+
+
+# --- What can be written --------------------------------------------------------------------
+
+
+class Keep(msgspec.Struct, frozen=True):
+    """Hold frames; those that are held or in the log already stay as they are."""
+
+    part: StreamPart
+    frames: tuple[bytes, ...]
+    came_ms: int
+
+
+class Order(msgspec.Struct, frozen=True):
+    """Give frames the next places in the log, in this order; those that have one keep theirs."""
+
+    part: StreamPart
+    epoch: int
+    placed_ms: int
+    frames: tuple[bytes, ...]
+
+
+class OrderHeld(msgspec.Struct, frozen=True):
+    """Give frames that are held the next places in the log, by (last number, chain)."""
+
+    part: StreamPart
+    epoch: int
+    placed_ms: int
+    most: int  # frames
+
+
+class Copy(msgspec.Struct, frozen=True):
+    """Put entries of the primary's log at the end of ours, which is at this offset.
+
+    If one of their frames has a place already, the whole write fails (DivergedError).
+    """
+
+    part: StreamPart
+    offset: int
+    entries: tuple[Entry, ...]
+
+
+class Truncate(msgspec.Struct, frozen=True):
+    """Take back all places from an offset on: their frames are held again."""
+
+    part: StreamPart
+    length: int
+
+
+class Restart(msgspec.Struct, frozen=True):
+    """Let the log begin anew, empty, at an offset: everything that was in it is deleted."""
+
+    part: StreamPart
+    offset: int
+    hash: bytes
+
+
+class Promise(msgspec.Struct, frozen=True):
+    """Promise an epoch to somebody, or to nobody."""
+
+    part: StreamPart
+    epoch: int
+    voted: NodeId
+
+
+class Adopt(msgspec.Struct, frozen=True):
+    """Our log contains what the primary of this epoch had when it began."""
+
+    part: StreamPart
+    log_epoch: int
+
+
+class Settle(msgspec.Struct, frozen=True):
+    """All before this offset is settled."""
+
+    part: StreamPart
+    high: int
+
+
+class Repair(msgspec.Struct, frozen=True):
+    """Replace a damaged frame by a good copy, in its old place; not one that is undamaged."""
+
+    part: StreamPart
+    frame: bytes
+
+
+class Delete(msgspec.Struct, frozen=True):
+    """Keep nothing of a part."""
+
+    part: StreamPart
+
+
+LogWrite = (
+    Keep
+    | Order
+    | OrderHeld
+    | Copy
+    | Truncate
+    | Restart
+    | Promise
+    | Adopt
+    | Settle
+    | Repair
+    | Delete
+)
+
+
+# --- What can be read -----------------------------------------------------------------------
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Some of what is selected: at least one frame if there is any, and not many bytes.
+
+    `limit` is the offset that is not passed in the order of offsets (a high mark, or MAX_NUMBER).
+    """
+
+    part: StreamPart
+    selection: Selection
+    limit: int
+    size_bytes: int
+
+
+class Named(msgspec.Struct, frozen=True):
+    """These frames, as far as they are there."""
+
+    part: StreamPart
+    names: tuple[FrameName, ...]
+
+
+class HashAt(msgspec.Struct, frozen=True):
+    """The log's hash at a position: no hash if no frame begins there and the log does not end."""
+
+    part: StreamPart
+    offset: int
+
+
+LogQuery = Page | Named | HashAt
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What was found. What is damaged is never among it, but named."""
+
+    placed: tuple[Placed, ...] = ()
+    following: Selection | None = None
+    hash: bytes = b""
+    damaged: tuple[FrameName, ...] = ()
+    problem: str = ""

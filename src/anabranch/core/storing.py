@@ -1,0 +1,111 @@
+"""Events and effects of those who store streams, and of those who read them in order.
+
+They belong to the loop (machine.py), which names them all; here they stand together.
+"""
+
+import msgspec
+
+from anabranch.core.ids import ChainKey, NodeId, StreamPart
+from anabranch.core.messages import Acknowledged
+from anabranch.core.messages.storage import Selection
+from anabranch.core.store import Answer, LogQuery, LogState, LogWrite, Placed
+
+# --- What can happen ------------------------------------------------------------------------
+
+
+class Open(msgspec.Struct, frozen=True):
+    """The application reads a part in order: what is delivered so goes to this `ticket`.
+
+    `history` is what it wants of the past, from storage nodes; without `live` that is all. What
+    comes live is delivered in the order of each publisher's chain, and what is missing there is
+    asked of others if `fills`.
+    """
+
+    ticket: int  # above 0
+    part: StreamPart
+    history: Selection | None = None
+    live: bool = True
+    fills: bool = True
+
+
+class Drained(msgspec.Struct, gc=False):
+    """The application has taken what was delivered of its history, and has room for more."""
+
+    ticket: int
+
+
+class Close(msgspec.Struct, gc=False):
+    """The application reads no more under this ticket."""
+
+    ticket: int
+
+
+class Wrote(msgspec.Struct):
+    """A Write is on the disk, and that is how the logs stand after it; or `problem` says why not.
+
+    `placed` are the frames that got a place in a log by an Order or OrderHeld, by part, in order.
+    """
+
+    token: int
+    problem: str = ""
+    states: tuple[LogState, ...] = ()
+    placed: tuple[tuple[StreamPart, tuple[Placed, ...]], ...] = ()
+
+
+class Found(msgspec.Struct):
+    """The answer to a Find."""
+
+    token: int
+    answer: Answer
+
+
+# --- What a machine wants done --------------------------------------------------------------
+
+
+class Missed(msgspec.Struct, gc=False):
+    """Messages of a chain with numbers above `after` and below `before` did not come.
+
+    Who reads under the ticket `to` goes on without them; `reason` says why they did not come.
+    """
+
+    to: int
+    part: StreamPart
+    chain: ChainKey
+    after: int
+    before: int
+    reason: str
+
+
+class PageEnded(msgspec.Struct, gc=False):
+    """All of a page of history was delivered: the next is fetched after a Drained."""
+
+    to: int
+
+
+class HistoryEnded(msgspec.Struct, gc=False):
+    """All of the history that was asked for is delivered; or a part, and the problem."""
+
+    to: int
+    problem: str = ""
+
+
+class Receipt(msgspec.Struct):
+    """Storage nodes hold the message of a draft, in their signed words; or too few said so."""
+
+    ticket: int
+    words: tuple[tuple[NodeId, Acknowledged], ...] = ()
+    problem: str = ""
+
+
+class Write(msgspec.Struct):
+    """Write all of this to the store, as a whole; a Wrote with this token answers, in order."""
+
+    token: int
+    writes: tuple[LogWrite, ...]
+
+
+class Find(msgspec.Struct):
+    """Look something up in the store; a Found with this token answers, in any order."""
+
+    token: int
+    query: LogQuery

@@ -1,0 +1,170 @@
+"""Rows of the file, and their checksums.
+
+A checksum covers a row's frame and every column that says something of it, and the name of its
+part. It is looked at whenever a row is read.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+from zlib import crc32
+
+import apsw
+import msgspec
+
+from anabranch.core.ids import NodeId, StreamPart
+from anabranch.core.messages.registry import NO_HASH
+from anabranch.core.store import NOBODY, LogState
+
+# The casts let a row come whose damage is in the type of a column.
+COLUMNS = (
+    "id, CAST(chain AS BLOB), CAST(previous AS INTEGER), CAST(first AS INTEGER), "
+    "CAST(last AS INTEGER), CAST(count AS INTEGER), CAST(offset AS INTEGER), "
+    "CAST(epoch AS INTEGER), CAST(placed_ms AS INTEGER), CAST(hash_before AS BLOB), "
+    "CAST(checksum AS INTEGER), CAST(frame AS BLOB)"
+)
+_PART_COLUMNS = (
+    "stream, partition, id, epoch, voted, log_epoch, start, length, high, hash, held, frames, "
+    "bytes, checksum"
+)
+HELD = -1  # stands for the offset of a frame that has none
+
+_pack = struct.Struct(">qqqqqqq").pack
+
+# id, chain, previous, first, last, count, offset, epoch, placed_ms, hash before, checksum, frame
+Row = tuple[int, bytes, int, int, int, int, int | None, int, int, bytes, int, bytes]
+
+
+class PartLog(msgspec.Struct):
+    """The log of a part as the file has it, with the id of its rows."""
+
+    part: StreamPart
+    id: int = 0  # 0: it has no rows yet
+    epoch: int = 0
+    voted: NodeId = NOBODY
+    log_epoch: int = 0
+    start: int = 0
+    length: int = 0
+    high: int = 0
+    hash: bytes = NO_HASH
+    held: int = 0
+    frames: int = 0
+    size_bytes: int = 0
+    seed: int = 0  # what the checksums of its rows begin with
+
+    def __post_init__(self) -> None:
+        self.seed = crc32(str(self.part).encode())
+
+    def state(self) -> LogState:
+        """Return what the machine knows of it."""
+        return LogState(
+            self.part,
+            self.epoch,
+            self.voted,
+            self.log_epoch,
+            self.start,
+            self.length,
+            self.high,
+            self.hash,
+            self.held,
+        )
+
+    def checksum(self) -> int:
+        """Return the checksum of the part's own row."""
+        numbers = (self.epoch, self.log_epoch, self.start, self.length, self.high, self.held)
+        text = repr((self.id, *numbers, self.frames, self.size_bytes)).encode()
+        return crc32(text + self.voted + self.hash, self.seed)
+
+
+def checksum(
+    seed: int,
+    chain: bytes,
+    previous: int,
+    first: int,
+    last: int,
+    count: int,
+    offset: int,
+    epoch: int,
+    placed_ms: int,
+    before: bytes,
+    frame: bytes,
+) -> int:
+    """Return the checksum of a frame's row; `offset` is HELD if it has none."""
+    numbers = _pack(previous, first, last, count, offset, epoch, placed_ms)
+    return crc32(frame, crc32(numbers + chain + before, seed))
+
+
+def is_whole(seed: int, row: Row) -> bool:
+    """Return whether a row says what was written."""
+    _, chain, previous, first, last, count, offset, epoch, placed_ms, before, stored, frame = row
+    try:
+        numbers = _pack(
+            previous, first, last, count, HELD if offset is None else offset, epoch, placed_ms
+        )
+        return crc32(frame, crc32(numbers + chain + before, seed)) == stored
+    except (TypeError, struct.error):  # a column that is not even of its type
+        return False
+
+
+def select(database: apsw.Connection, what: str, *bindings: Any) -> list[Any]:
+    """Return all rows of a query."""
+    return database.execute(f"SELECT {what}", bindings).fetchall()
+
+
+def read_row(database: apsw.Connection, row_id: int) -> Row | None:
+    """Read a row from the table itself, and nothing of it from an index."""
+    rows = select(database, f"{COLUMNS} FROM frames NOT INDEXED WHERE id = ?", row_id)
+    return rows[0] if rows else None
+
+
+def load_logs(database: apsw.Connection) -> dict[StreamPart, PartLog]:
+    """Read how all logs stand."""
+    logs = [_log_of(row) for row in select(database, f"{_PART_COLUMNS} FROM parts ORDER BY id")]
+    return {log.part: log for log in logs}
+
+
+def load_log(database: apsw.Connection, part: StreamPart) -> PartLog:
+    """Read how one log stands; an empty one if there is none."""
+    where = "stream = ? AND partition = ?"
+    rows = select(
+        database, f"{_PART_COLUMNS} FROM parts WHERE {where}", part.stream, part.partition
+    )
+    return _log_of(rows[0]) if rows else PartLog(part)
+
+
+def _log_of(row: Sequence[Any]) -> PartLog:
+    stream, partition, *facts, stored = row
+    try:
+        log = PartLog(StreamPart(stream, partition), *facts)
+        is_right = log.checksum() == stored
+    except (AttributeError, TypeError) as error:  # a column that is not even of its type
+        raise apsw.CorruptError("the state of a log is not what was written") from error
+    if not is_right:
+        raise apsw.CorruptError(f"the state of {log.part} is not what was written")
+    return log
+
+
+def save_log(database: apsw.Connection, log: PartLog) -> None:
+    """Write how a log stands; one that is new gets its id."""
+    if not log.id:
+        insert = "INSERT INTO parts VALUES (NULL, ?, ?, 0, X'', 0, 0, 0, 0, X'', 0, 0, 0, 0)"
+        database.execute(insert, (log.part.stream, log.part.partition))
+        log.id = database.last_insert_rowid()
+    database.execute(
+        "UPDATE parts SET epoch = ?, voted = ?, log_epoch = ?, start = ?, length = ?, high = ?, "
+        "hash = ?, held = ?, frames = ?, bytes = ?, checksum = ? WHERE id = ?",
+        (
+            log.epoch,
+            log.voted,
+            log.log_epoch,
+            log.start,
+            log.length,
+            log.high,
+            log.hash,
+            log.held,
+            log.frames,
+            log.size_bytes,
+            log.checksum(),
+            log.id,
+        ),
+    )

@@ -1,0 +1,182 @@
+"""The file of a storage node's logs: its tables, how it is opened, and what can be wrong with it.
+
+It is an ordinary SQLite file. While a node runs on it, tools may look but nobody else may write:
+
+    sqlite3 -readonly logs.sqlite "SELECT * FROM log LIMIT 10"
+
+A transaction is on the disk when it is committed: the log is written ahead (WAL) and synchronised
+at every commit. Whoever writes holds a lock on a second, empty file beside the first, until its
+process ends, in whatever way.
+
+Every row has a checksum over what it says, because a disk may say something else years later.
+What belongs to a frame's place stands in the index of places once more, and its name in that of
+names, so that a row with a flipped bit can be told from its good copy.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import apsw
+
+from anabranch.core.store import StoreError
+
+APPLICATION_ID = 0x414E4C47  # "ANLG"
+SCHEMA_VERSION = 1
+BUSY_MS = 2_000  # a tool that looks may be in the way for a moment
+CACHE_KIB = 32 * 1024
+
+_SCHEMA = """
+CREATE TABLE parts (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    stream TEXT NOT NULL,
+    partition INTEGER NOT NULL,
+    epoch INTEGER NOT NULL,      -- promised
+    voted BLOB NOT NULL,         -- to whom
+    log_epoch INTEGER NOT NULL,
+    start INTEGER NOT NULL,      -- the first offset
+    length INTEGER NOT NULL,     -- the next offset
+    high INTEGER NOT NULL,       -- all before is settled
+    hash BLOB NOT NULL,          -- of the log, at its end
+    held INTEGER NOT NULL,       -- frames without an offset
+    frames INTEGER NOT NULL,
+    bytes INTEGER NOT NULL,      -- of all frames
+    checksum INTEGER NOT NULL,   -- CRC-32 of this row
+    UNIQUE (stream, partition)
+) STRICT;
+
+CREATE TABLE frames (
+    id INTEGER PRIMARY KEY,
+    part INTEGER NOT NULL,
+    chain BLOB NOT NULL,         -- 20 bytes of publisher, 8 of chain
+    previous INTEGER NOT NULL,   -- numbers: milliseconds << 20 | sequence
+    first INTEGER NOT NULL,
+    last INTEGER NOT NULL,
+    count INTEGER NOT NULL,      -- messages
+    offset INTEGER,              -- of the first message; NULL: the frame is only held
+    epoch INTEGER NOT NULL,      -- in which it was placed; 0: it is only held
+    placed_ms INTEGER NOT NULL,  -- when; of one that is only held: when it came
+    hash_before BLOB NOT NULL,   -- of the log, up to this frame; empty if it is only held
+    checksum INTEGER NOT NULL,   -- CRC-32 of this row (rows.py)
+    frame BLOB NOT NULL          -- as it came
+) STRICT;
+
+CREATE UNIQUE INDEX by_chain ON frames (part, chain, last);
+CREATE INDEX by_number ON frames (part, last, chain, first, count);
+CREATE INDEX by_offset ON frames (part, offset, epoch, placed_ms) WHERE offset IS NOT NULL;
+CREATE INDEX held ON frames (part, last, chain, placed_ms) WHERE offset IS NULL;
+
+-- Ids of logs that were deleted or begun anew, whose frames are swept away little by little.
+CREATE TABLE discarded (part INTEGER PRIMARY KEY) STRICT;
+
+CREATE VIEW log AS
+SELECT stream, partition, offset, count AS messages, frames.epoch,
+    strftime('%Y-%m-%d %H:%M:%f', placed_ms / 1000.0, 'unixepoch') AS placed,
+    strftime('%Y-%m-%d %H:%M:%f', (first >> 20) / 1000.0, 'unixepoch') AS published,
+    '0x' || lower(hex(substr(chain, 1, 20))) AS publisher,
+    lower(hex(substr(chain, 21))) AS chain,
+    length(frame) AS bytes, frames.id AS frame
+FROM frames JOIN parts ON parts.id = frames.part
+WHERE offset IS NOT NULL;
+"""
+
+
+def take_lock(path: Path) -> apsw.Connection:
+    """Take the lock of a file of logs; closing it, or the end of the process, frees it."""
+    name = f"{path}-lock"
+    try:
+        lock = apsw.Connection(name)
+    except apsw.Error as error:
+        raise explain(path, error) from error
+    try:
+        lock.execute("BEGIN EXCLUSIVE")
+    except apsw.BusyError as error:
+        lock.close()
+        raise StoreError(
+            f"{path} is in use: a storage node runs on it already; stop it or name another folder"
+        ) from error
+    except apsw.Error as error:
+        lock.close()
+        raise explain(path, error) from error
+    return lock
+
+
+def open_for_writing(path: Path, vfs: str | None) -> apsw.Connection:
+    """Open a file of logs, or make it."""
+
+    def prepare(database: apsw.Connection) -> None:
+        is_new = _recognise(path, database)
+        if is_new:
+            database.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = FULL")
+        if is_new:
+            database.execute("BEGIN IMMEDIATE")
+            database.execute(_SCHEMA)
+            database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            database.execute("COMMIT")
+
+    return _open(path, vfs, prepare)
+
+
+def open_for_reading(path: Path, vfs: str | None) -> apsw.Connection:
+    """Open a file of logs that is there."""
+    return _open(path, vfs, lambda database: database.execute("PRAGMA query_only = 1"))
+
+
+def explain(path: Path, error: Exception) -> StoreError:
+    """Say what to do about a failure of the database."""
+    if isinstance(error, apsw.FullError):
+        return StoreError(f"{path} cannot grow: the disk is full; make room")
+    if isinstance(error, apsw.BusyError | apsw.LockedError):
+        return StoreError(f"{path} is written by another program: let it end")
+    if isinstance(error, apsw.CorruptError | apsw.NotADBError | UnicodeDecodeError):
+        return damage(path, str(error))
+    if isinstance(error, apsw.ReadOnlyError | apsw.PermissionsError | apsw.CantOpenError):
+        return StoreError(f"{path} cannot be written ({error}): check who may write there")
+    return StoreError(f"{path}: {error}: check the disk")
+
+
+def damage(path: Path, what: str) -> StoreError:
+    """Say what to do about a file that says what cannot be."""
+    return StoreError(
+        f"{path} is damaged ({what}): stop the node and run `sqlite3 {path} REINDEX`; if that does "
+        "not help move the file away, and the other storage nodes send its logs anew"
+    )
+
+
+def _open(
+    path: Path, vfs: str | None, prepare: Callable[[apsw.Connection], object]
+) -> apsw.Connection:
+    try:
+        database = apsw.Connection(str(path), vfs=vfs)
+    except apsw.Error as error:
+        raise explain(path, error) from error
+    try:
+        database.set_busy_timeout(BUSY_MS)
+        database.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+        prepare(database)
+    except apsw.Error as error:
+        database.close()
+        raise explain(path, error) from error
+    except StoreError:
+        database.close()
+        raise
+    return database
+
+
+def _recognise(path: Path, database: apsw.Connection) -> bool:
+    """Return whether the file is new; refuse those of other programs and releases."""
+    application = database.pragma("application_id")
+    version = database.pragma("user_version")
+    tables = database.execute("SELECT count(*) FROM sqlite_schema").get
+    if application == 0 and version == 0 and tables == 0:
+        return True
+    if application != APPLICATION_ID:
+        raise StoreError(f"{path} is the file of another program: name another folder")
+    if version != SCHEMA_VERSION:
+        raise StoreError(
+            f"{path} has format {version} and this release reads {SCHEMA_VERSION}: "
+            "install the release that wrote it"
+        )
+    return False

@@ -1,0 +1,340 @@
+"""A store in memory: what a storage node's disk holds in a simulation.
+
+It is also the shortest way to say what a store does. tests/contract/test_store.py holds every
+store to the same.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from anabranch.core.frames import peek
+from anabranch.core.ids import FrameHead, StreamPart
+from anabranch.core.messages.registry import NO_HASH
+from anabranch.core.messages.storage import MAX_NUMBER, MAX_PAGE_FRAMES, Entry, FrameName, Selection
+from anabranch.core.store import (
+    Adopt,
+    Answer,
+    Copy,
+    Delete,
+    DivergedError,
+    HashAt,
+    Keep,
+    LogQuery,
+    LogState,
+    LogWrite,
+    Named,
+    Order,
+    OrderHeld,
+    Page,
+    Placed,
+    Promise,
+    Repair,
+    Restart,
+    Settle,
+    Truncate,
+    hash_after,
+)
+
+Place = tuple[int, bytes]  # (last number, chain): a frame's name, in the order of numbers
+
+# A frame that ends this much after the last number that is wanted may still begin before it.
+STRADDLE = 1_000 << 20
+
+
+class _Row(msgspec.Struct):
+    """A frame that is kept."""
+
+    head: FrameHead
+    entry: Entry
+    offset: int | None = None
+    damaged: bool = False
+
+
+class _PartLog:
+    """What is kept of one part."""
+
+    def __init__(self, part: StreamPart) -> None:
+        self.state = LogState(part)
+        self.rows: dict[Place, _Row] = {}
+        self.by_number: list[Place] = []
+        self.log: list[tuple[int, Place, bytes]] = []  # offset, frame, hash before it
+
+    def keep(self, frame: bytes, came_ms: int) -> _Row:
+        """Return the row of a frame, which is held if it was not there."""
+        head = peek(frame)
+        place = (head.last, bytes(head.chain))
+        if place not in self.rows:
+            self.rows[place] = _Row(head, Entry(0, came_ms, frame))
+            insort(self.by_number, place)
+            self.change(held=self.state.held + 1)
+        return self.rows[place]
+
+    def put(self, row: _Row, entry: Entry) -> Placed:
+        """Give a frame that is held the next place in the log; it is this one from now on."""
+        assert row.offset is None
+        state = self.state
+        row.head, row.entry, row.offset, row.damaged = peek(entry.frame), entry, state.length, False
+        self.log.append((state.length, (row.head.last, bytes(row.head.chain)), state.hash))
+        self.change(
+            hash=hash_after(state.hash, state.length, row.entry),
+            length=state.length + row.head.count,
+            held=state.held - 1,
+        )
+        return Placed(row.offset, row.entry)
+
+    def cut(self, length: int) -> None:
+        """Take back the places from an offset on."""
+        while self.log and self.log[-1][0] >= length:
+            offset, place, before = self.log.pop()
+            row = self.rows[place]
+            row.entry, row.offset = Entry(0, row.entry.placed_ms, row.entry.frame), None
+            self.change(length=offset, hash=before, held=self.state.held + 1)
+        assert self.state.length == length, "a log is cut where a frame begins"
+        self.change(high=min(self.state.high, length))
+
+    def clear(self, offset: int, hashed: bytes) -> None:
+        """Delete what is in the log, and let it begin anew."""
+        for _, place, _ in self.log:
+            del self.rows[place]
+            del self.by_number[bisect_left(self.by_number, place)]
+        self.log.clear()
+        self.change(start=offset, length=offset, high=offset, hash=hashed)
+
+    def change(self, **fields: object) -> None:
+        """Change the state."""
+        self.state = msgspec.structs.replace(self.state, **fields)
+
+    def copy(self) -> "_PartLog":
+        """Return what stays as it is while this one changes."""
+        other = _PartLog(self.state.part)
+        other.state, other.by_number, other.log = self.state, self.by_number[:], self.log[:]
+        other.rows = {place: msgspec.structs.replace(row) for place, row in self.rows.items()}
+        return other
+
+
+class MemoryStore:
+    """The logs of a storage node."""
+
+    def __init__(self) -> None:
+        self._parts: dict[StreamPart, _PartLog] = {}
+
+    def states(self) -> list[LogState]:
+        """Return how all logs stand, as a machine that starts needs to know."""
+        return [log.state for log in self._parts.values()]
+
+    def write(
+        self, writes: Sequence[LogWrite]
+    ) -> tuple[tuple[LogState, ...], tuple[tuple[StreamPart, tuple[Placed, ...]], ...]]:
+        """Do all of it; return the states of the parts, and what got a place in their logs."""
+        before = dict(self._parts)
+        if any(type(write) is Copy for write in writes[1:]):  # which may fail when more is done
+            parts = {write.part for write in writes}
+            before |= {part: before[part].copy() for part in parts if part in before}
+        try:
+            return self._write(writes)
+        except DivergedError:
+            self._parts = before
+            raise
+
+    def _write(
+        self, writes: Sequence[LogWrite]
+    ) -> tuple[tuple[LogState, ...], tuple[tuple[StreamPart, tuple[Placed, ...]], ...]]:
+        placed: dict[StreamPart, list[Placed]] = {}
+        for write in writes:
+            log = self._parts.setdefault(write.part, _PartLog(write.part))
+            placed.setdefault(write.part, []).extend(_WRITERS[type(write)](log, write))
+            if type(write) is Delete:
+                del self._parts[write.part]
+        states = tuple(self._parts[p].state if p in self._parts else LogState(p) for p in placed)
+        return states, tuple((part, tuple(rows)) for part, rows in placed.items() if rows)
+
+    def find(self, query: LogQuery) -> Answer:
+        """Look something up."""
+        log = self._parts.get(query.part) or _PartLog(query.part)
+        if type(query) is HashAt:
+            return Answer(hash=_hash_at(log, query.offset))
+        if type(query) is Named:
+            places = [(name.last, bytes(name.chain)) for name in query.names]
+            rows = [log.rows[place] for place in places if place in log.rows]
+            return _answer(rows, None)
+        assert type(query) is Page
+        if query.selection.by_number:
+            return _by_number(log, query)
+        return _by_offset(log, query)
+
+    def damage(self, part: StreamPart, name: FrameName) -> None:
+        """Let a frame be damaged, as a disk may."""
+        self._parts[part].rows[name.last, bytes(name.chain)].damaged = True
+
+
+def _keep(log: _PartLog, write: Keep) -> list[Placed]:
+    for frame in write.frames:
+        log.keep(frame, write.came_ms)
+    return []
+
+
+def _order(log: _PartLog, write: Order) -> list[Placed]:
+    placed: list[Placed] = []
+    for frame in write.frames:
+        row = log.keep(frame, write.placed_ms)
+        if row.offset is None:
+            placed.append(log.put(row, Entry(write.epoch, write.placed_ms, frame)))
+    return placed
+
+
+def _order_held(log: _PartLog, write: OrderHeld) -> list[Placed]:
+    held = [log.rows[place] for place in log.by_number if log.rows[place].offset is None]
+    return [
+        log.put(row, Entry(write.epoch, write.placed_ms, row.entry.frame))
+        for row in held[: write.most]
+    ]
+
+
+def _copy(log: _PartLog, write: Copy) -> list[Placed]:
+    assert log.state.length == write.offset, "a copy goes on where the log ends"
+    taken: set[Place] = set()
+    for entry in write.entries:
+        head = peek(entry.frame)
+        place = (head.last, bytes(head.chain))
+        if place in taken or (place in log.rows and log.rows[place].offset is not None):
+            raise DivergedError(write.part, head.chain, head.last)
+        taken.add(place)
+    for entry in write.entries:
+        log.put(log.keep(entry.frame, entry.placed_ms), entry)
+    return []
+
+
+def _truncate(log: _PartLog, write: Truncate) -> list[Placed]:
+    log.cut(write.length)
+    return []
+
+
+def _restart(log: _PartLog, write: Restart) -> list[Placed]:
+    log.clear(write.offset, write.hash)
+    return []
+
+
+def _promise(log: _PartLog, write: Promise) -> list[Placed]:
+    log.change(epoch=write.epoch, voted=write.voted)
+    return []
+
+
+def _adopt(log: _PartLog, write: Adopt) -> list[Placed]:
+    log.change(log_epoch=write.log_epoch)
+    return []
+
+
+def _settle(log: _PartLog, write: Settle) -> list[Placed]:
+    log.change(high=max(log.state.high, write.high))
+    return []
+
+
+def _repair(log: _PartLog, write: Repair) -> list[Placed]:
+    head = peek(write.frame)
+    row = log.rows.get((head.last, bytes(head.chain)))
+    if row is not None and row.damaged:
+        row.damaged = False
+        row.entry = msgspec.structs.replace(row.entry, frame=write.frame)
+    return []
+
+
+def _delete(log: _PartLog, write: Delete) -> list[Placed]:
+    return []
+
+
+_WRITERS: dict[type, Callable[..., list[Placed]]] = {
+    Keep: _keep,
+    Order: _order,
+    OrderHeld: _order_held,
+    Copy: _copy,
+    Truncate: _truncate,
+    Restart: _restart,
+    Promise: _promise,
+    Adopt: _adopt,
+    Settle: _settle,
+    Repair: _repair,
+    Delete: _delete,
+}
+
+
+def _hash_at(log: _PartLog, offset: int) -> bytes:
+    if offset == log.state.length:
+        return log.state.hash
+    at = bisect_left(log.log, offset, key=lambda row: row[0])
+    return log.log[at][2] if at < len(log.log) and log.log[at][0] == offset else b""
+
+
+def _by_offset(log: _PartLog, query: Page) -> Answer:
+    wanted = query.selection
+    end = min(wanted.end, query.limit)
+    rows = [log.rows[place] for offset, place, _ in log.log if offset < end]
+    ends = [row for row in rows if _offset(row) + row.head.count > wanted.start]
+    matching = [row for row in ends if _matches(row.head, wanted)]
+    if wanted.last:
+        matching = _last(matching, wanted.last)
+    page = _page(matching, query.size_bytes)
+    if len(page) == len(matching):
+        return _answer(page, None)
+    after = _offset(page[-1]) + page[-1].head.count
+    return _answer(page, msgspec.structs.replace(wanted, start=after, last=0))
+
+
+def _by_number(log: _PartLog, query: Page) -> Answer:
+    wanted = query.selection
+    rows = [log.rows[place] for place in log.by_number]
+    if wanted.cursor:
+        rows = [row for row in rows if _cursor(row) > wanted.cursor]
+    matching = [row for row in rows if _matches(row.head, wanted)]
+    if wanted.last:
+        matching = _last(matching, wanted.last)
+    page = _page(matching, query.size_bytes)
+    if len(page) == len(matching):
+        return _answer(page, None)
+    following = msgspec.structs.replace(wanted, cursor=_cursor(page[-1]), last=0)
+    return _answer(page, following)
+
+
+def _matches(head: FrameHead, wanted: Selection) -> bool:
+    within = head.last > wanted.after and head.first <= wanted.upto
+    near = head.last <= min(MAX_NUMBER, wanted.upto + STRADDLE)
+    return within and near and head.chain.startswith(wanted.whose)
+
+
+def _last(rows: list[_Row], most: int) -> list[_Row]:
+    """Return the last rows, of as many messages as are wanted; the first may hold some more."""
+    count = 0
+    for at in reversed(range(len(rows))):
+        count += rows[at].head.count
+        if count >= most:
+            return rows[at:]
+    return rows
+
+
+def _page(rows: list[_Row], size_bytes: int) -> list[_Row]:
+    page: list[_Row] = []
+    for row in rows[:MAX_PAGE_FRAMES]:
+        size_bytes -= len(row.entry.frame)
+        if page and size_bytes < 0:
+            break
+        page.append(row)
+    return page
+
+
+def _answer(rows: list[_Row], following: Selection | None) -> Answer:
+    good = tuple(Placed(row.offset, row.entry) for row in rows if not row.damaged)
+    bad = tuple(FrameName(row.head.chain, row.head.last) for row in rows if row.damaged)
+    return Answer(good, following, damaged=bad)
+
+
+def _offset(row: _Row) -> int:
+    assert row.offset is not None
+    return row.offset
+
+
+def _cursor(row: _Row) -> bytes:
+    return row.head.last.to_bytes(8) + row.head.chain
+
+
+__all__ = ["NO_HASH", "STRADDLE", "MemoryStore"]

@@ -1,0 +1,65 @@
+"""What is published, until its outcome and its receipt are there."""
+
+import asyncio
+
+import pytest
+
+from anabranch.core.machine import Event, Outcome, Publish, Receipt
+from anabranch.core.publishing import SENT, TOO_LARGE
+from anabranch.live.publications import Publication, Publications
+from live.test_subscription import run
+from machines import PART
+
+
+class Desk:
+    """Publications, and what the machine was told of them."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.settled = 0
+        self.all = Publications(self.events.append, lambda part: None)
+
+    def publish(self, copies: int) -> Publication:
+        return self.all.publish(PART, b"a", 0, self._settle, copies)
+
+    def _settle(self) -> None:
+        self.settled += 1
+
+    async def is_drained(self) -> bool:
+        """Tell whether there is nothing to wait for."""
+        draining = asyncio.create_task(self.all.drain(60.0, lambda: 0.0))
+        await asyncio.sleep(0)
+        return draining.done() or not draining.cancel()
+
+
+def test_a_receipt_is_waited_for_after_the_outcome() -> None:
+    async def main() -> None:
+        desk = Desk()
+        publication = desk.publish(copies=1)
+        assert not await desk.is_drained()
+        (event,) = desk.events
+        assert type(event) is Publish
+        desk.all.outcome(Outcome(1, SENT, 5))
+        assert (publication.outcome.result().number, desk.settled) == (5, 1)
+        assert not await desk.is_drained()
+        desk.all.receipt(Receipt(1))
+        assert publication.receipt is not None
+        assert publication.receipt.result() == Receipt(1)
+        assert await desk.is_drained()
+
+    run(main)
+
+
+@pytest.mark.parametrize("comes", [False, True])
+def test_what_was_not_published_has_no_receipt(comes: bool) -> None:
+    async def main() -> None:
+        desk = Desk()
+        publication = desk.publish(copies=1)
+        desk.all.outcome(Outcome(1, TOO_LARGE))
+        assert publication.outcome.result().result == TOO_LARGE
+        assert await desk.is_drained()
+        if comes:  # storage nodes may hold what no neighbour is known to have
+            desk.all.receipt(Receipt(1))
+        assert desk.settled == 1
+
+    run(main)
