@@ -150,6 +150,17 @@ def test_a_log_in_another_order_is_put_in_order() -> None:
     assert app.numbers == sorted(numbers_of(*shuffled)[-10:])
 
 
+def test_what_a_page_parts_from_its_successor_comes_late_and_not_never() -> None:
+    frames = past(12, size=1, chains=1)
+    shuffled = [frames[i] for i in (0, 2, 1, 3, 5, 4, 6, 7, 8, 9, 11, 10)]
+    for wanted in (Selection(start=1), Selection(last=11), Selection(start=4)):
+        for page_bytes in (1, 100_000):  # a frame on each page, and all on one
+            app = read(shuffled, wanted, page_bytes)
+            first = wanted.start or 1
+            assert sorted(app.numbers) == sorted(numbers_of(*shuffled[first:]))
+            assert len(set(app.numbers)) == len(app.numbers)
+
+
 def test_what_the_log_lacks_is_missed_and_the_history_ends_after_that() -> None:
     frames = past(6, chains=1)
     lacking = [frame for i, frame in enumerate(frames) if i != 3]

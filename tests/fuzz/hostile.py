@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec.inspect as mi
+import stored
 import trusted
 from choices import Choices
 from register import Register
+from values import value
 
 from anabranch.core import codec, frames
 from anabranch.core.errors import RemoteError
@@ -51,7 +53,8 @@ from anabranch.core.peer import Peer
 from anabranch.core.tracker import Tracker
 from anabranch.overlays import OVERLAYS
 from anabranch.overlays.regular_graph import RegularGraph
-from wire_types import CONTROL_TYPES, int_limits, lengths
+from anabranch.sim.static_registry import StaticRegistry
+from wire_types import CONTROL_TYPES
 
 T = TypeVar("T")
 
@@ -94,40 +97,13 @@ def edited(packet: bytes, choices: Choices) -> bytes:
     return bytes(data)
 
 
-def value(info: mi.Type, choices: Choices) -> Any:
-    """Make a value of a wire type: mostly allowed, sometimes one step beyond a limit."""
-    match info:
-        case mi.BoolType():
-            return bool(choices.below(2))
-        case mi.IntType():
-            low, high = int_limits(info)
-            usual = [low, low + 1, low + 2, high, high - 1, low + choices.below(256)]
-            return low - 1 if choices.one_in(32) else choices.pick(usual)
-        case mi.StrType():
-            return choices.pick(["", "ws://host:1", "x" * lengths(info)[1], "\U0001f600" * 300])
-        case mi.BytesType(max_length=28):
-            return chain_key(choices.pick(NODES), choices.below(3))
-        case mi.BytesType():
-            return bytes(19) if choices.one_in(32) else choices.pick(NODES)
-        case mi.VarTupleType():
-            high = lengths(info)[1]
-            count = high + choices.below(2) if choices.one_in(32) else choices.below(6)
-            return tuple(value(info.item_type, choices) for _ in range(count))
-        case mi.StructType(cls=cls) if cls is StreamPart and not choices.one_in(32):
-            return choices.pick(PARTS)
-        case mi.StructType():
-            return info.cls(**{field.name: value(field.type, choices) for field in info.fields})
-        case _:
-            raise TypeError(info)
-
-
 CONTROLS = [mi.type_info(kind) for kind in CONTROL_TYPES]
 
 
 def control_packet(choices: Choices) -> bytes:
     """Say something about a part, sensible or not."""
     with suppress(OverflowError):
-        return codec.encode(value(choices.pick(CONTROLS), choices))
+        return codec.encode(value(choices.pick(CONTROLS), choices, NODES, PARTS))
     return b""
 
 
@@ -329,6 +305,30 @@ def peer_conversation(choices: Choices) -> None:
     converse(world, choices, APPLICATION)
 
 
+def stored_conversation(choices: Choices) -> None:
+    """Talk to a node that reads in order, or to one that stores."""
+    rng = random.Random(1)
+    keepers = [*choices.pick([NEIGHBOURS[:2], NEIGHBOURS[1:3]]), NODES[0]]
+    registry = StaticRegistry([part.stream for part in PARTS[:2]], keepers)
+    others = list(APPLICATION)
+    machine: Machine
+    if choices.below(2):
+        signer, entropy, reading = SIGNERS[0], rng.randbytes, stored.Reading(PARTS[0])
+        options = stored.reading(KEYS.verify, rng, registry)
+        machine = Peer(signer, KEYS.verify, directory, OVERLAYS, rng, entropy, **options)
+        others += [reading.open, reading.look_back, reading.drain, reading.close]
+        wanted = [Draft(b"kept", 0, 7, 2)]
+        others.append(lambda node: Publish(PARTS[0], wanted))
+    else:
+        parts = (directory, OVERLAYS)
+        machine = stored.Storing(SIGNERS[0], KEYS.verify, rng, parts, registry)
+    world = World(machine)
+    world.tell(Subscribe(PARTS[0], plain=False))
+    for node in (TRACKER, *NEIGHBOURS):
+        world.link(node, True)
+    converse(world, choices, others)
+
+
 def tracker_conversation(choices: Choices) -> None:
     """Talk to a Tracker."""
     world = World(Tracker(TRACKER, directory, random.Random(1), RegularGraph[NodeId]))
@@ -362,6 +362,7 @@ WAYS = [
     peer_conversation,
     tracker_conversation,
     registry_conversation,
+    stored_conversation,
 ]
 
 
@@ -374,5 +375,5 @@ def check(data: bytes) -> None:
 def first_inputs() -> list[bytes]:
     """Return inputs to begin with: good packets, and conversations of every kind."""
     rng = random.Random(1)
-    talks = [bytes([way]) + rng.randbytes(200) for way in (1, 2, 3, 4) for _ in range(20)]
+    talks = [bytes([way]) + rng.randbytes(200) for way in (1, 2, 3, 4, 5) for _ in range(20)]
     return [bytes([0]) + good for good in RECORDED] + talks

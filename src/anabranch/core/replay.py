@@ -87,7 +87,8 @@ class Replay:
         self._is_due = False  # the next page may be asked for as soon as there is room
         self._is_last = False  # all pages are delivered
         self._has_begun = False
-        self._begins = False  # a chain may begin with any frame of it
+        self._begins = False  # a chain may begin with any frame of it,
+        self._began: dict[ChainKey, int] = {}  # and after which number each did
         self._count = 0  # of the messages of all pages, while they are counted
         self._kept: tuple[NodeId, Resent] | None = None  # the first page, meanwhile
         self._limit: int | None = None  # the high mark when we asked first
@@ -274,10 +275,16 @@ class Replay:
             head, frame, cut = rows[0]
             rows[0] = (head, frame, msgspec.structs.replace(cut, skip=max(cut.skip, surplus)))
         for head, frame, cut in _in_order(rows):
-            if self._open.fills:
-                effects += self._reader.take_past(head, frame, sender, cut, self._begins, now)
-            else:
+            if not self._open.fills:
                 effects += self._reader.pass_past(head, frame, sender, cut, now)
+                continue
+            began = self._began.setdefault(head.chain, head.previous) if self._begins else 0
+            if head.last <= began:
+                # The log has it after its successor, and a page ends between the two: it comes
+                # late, since otherwise it would not come at all.
+                effects += self._reader.pass_late(head, frame, sender, cut, now)
+            else:
+                effects += self._reader.take_past(head, frame, sender, cut, self._begins, now)
         if answer.frames:
             effects += self._say(self._open.ticket, PageEnded(self._open.ticket))
         return effects + self._turn_page(answer, now)

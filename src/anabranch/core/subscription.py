@@ -163,6 +163,12 @@ class Subscription:
         """Take a frame of the history; its chain may begin with it if `begins`."""
         return self._place(_Waiting(head, frame, 1, sender, now, cut), begins, now)
 
+    def pass_late(
+        self, head: FrameHead, frame: bytes, sender: NodeId, cut: Cut, now: float
+    ) -> list[Effect]:
+        """Deliver a frame of the history that lies before the one its chain began with here."""
+        return self._deliver(head, frame, 1, sender, now, cut.after, cut)
+
     def pass_on(
         self, head: FrameHead, frame: bytes, hops: int, sender: NodeId | None, now: float
     ) -> list[Effect]:
