@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.core.errors import RemoteError
+from anabranch.core.frames import peek
 from anabranch.core.ids import NodeId, chain_key, stream_part
 from anabranch.core.machine import Notice, Receipt
 from anabranch.core.messages import Acknowledged
@@ -24,7 +25,13 @@ def test_a_receipt_comes_when_so_many_have_said_that_they_hold_it() -> None:
     frame = desk.publish((7, 2))
     assert desk.say(1, frame) == []
     assert desk.say(3, frame) == [
-        Receipt(7, tuple((NODES[place], acknowledged(place, frame)) for place in (1, 3)))
+        Receipt(
+            7,
+            tuple((NODES[place], acknowledged(place, frame)) for place in (1, 3)),
+            "",
+            holding(frame).offset,
+            peek(frame).first,
+        )
     ]
     assert desk.say(2, frame) == []  # nobody waits for it any more
     assert "frames without receipts" not in leftovers(desk.receipts)
@@ -65,7 +72,7 @@ def test_one_word_that_names_a_frame_twice_is_one_word() -> None:
     twice = (holding(frame, 40), holding(frame, 41))
     word = Acknowledged(PART, twice, SIGNERS[2].sign(signed_bytes(NET, PART, twice)))
     effects = desk.done(desk.receipts.receive(NODES[2], word, desk.now))
-    assert effects == [Receipt(8, ((NODES[2], word),))]
+    assert effects == [Receipt(8, ((NODES[2], word),), "", 40, peek(frame).first)]
 
 
 def test_only_words_on_one_offset_are_counted_together() -> None:

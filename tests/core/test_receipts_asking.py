@@ -3,6 +3,7 @@
 import pytest
 
 from anabranch.core import receipts
+from anabranch.core.frames import peek
 from anabranch.core.machine import (
     Disconnect,
     Draft,
@@ -220,7 +221,9 @@ def test_a_peer_gets_receipts_for_drafts_that_want_them() -> None:
     frame = made[0].frame
     assert asked(hand.wait(GATHER_S), 1) == last(frame)
     word = acknowledged(1, frame)
-    assert of(Receipt, hand.hear(NODES[1], word)) == [Receipt(7, ((NODES[1], word),))]
+    assert of(Receipt, hand.hear(NODES[1], word)) == [
+        Receipt(7, ((NODES[1], word),), "", word.holdings[0].offset, peek(frame).first)
+    ]
     assert service.sizes()["frames without receipts"][0] == 0
 
 

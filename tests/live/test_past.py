@@ -42,7 +42,7 @@ def test_offsets_and_the_last_of_them() -> None:
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda: of_time(NOW, 2_000, 1_000), "earlier time first"),
+        (lambda: of_time(NOW, 2_000, 1_000), "earlier one first"),
         (lambda: of_time(NOW, -1), "outside of all times"),
         (lambda: of_time(NOW, "yesterday"), "is no time"),
         (lambda: of_time(NOW, True), "is no time"),
@@ -52,7 +52,7 @@ def test_offsets_and_the_last_of_them() -> None:
         (lambda: of_time(NOW, chain="00" * 8), "name the publisher"),
         (lambda: of_time(NOW, publisher=ANN, chain="xyz"), "hexadecimal"),
         (lambda: of_time(NOW, publisher="ann"), "40 hexadecimal"),
-        (lambda: of_offsets(5, 5), "lower first"),
+        (lambda: of_offsets(5, 5), "lower one first"),
         (lambda: of_offsets(-1), "from 0 on"),
     ],
 )

@@ -290,7 +290,7 @@ def test_two_readers_of_one_subscription_are_refused() -> None:
 
 def test_reading_before_entering_is_the_callers_mistake() -> None:
     async def main() -> None:
-        with pytest.raises(LocalError, match="enter the subscription first"):
+        with pytest.raises(LocalError, match="enter it first"):
             await Reader().read(1)
 
     run(main)
@@ -305,7 +305,7 @@ def test_a_subscription_that_could_not_be_entered_is_not_waited_on() -> None:
         subscription = Subscription((PART,), refuse, left.append)
         with pytest.raises(Closed):
             await subscription.__aenter__()
-        with pytest.raises(LocalError, match="enter the subscription first"):
+        with pytest.raises(LocalError, match="enter it first"):
             _ = [message async for message in subscription]
         subscription.close()
         assert left == []

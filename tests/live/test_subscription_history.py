@@ -15,7 +15,7 @@ from anabranch.live.subscription import Plan, Subscription
 from live.test_subscription import CHAIN, NOW, Reader, run
 from machines import OTHER, PART
 
-PAST = Selection(by_number=True)
+PAST = Selection()
 
 
 class Past(Reader):
@@ -164,5 +164,31 @@ def test_a_frame_is_trimmed_to_what_was_asked_for(trim: dict[str, int], left: by
             reader.give(b"next")
             got = await reader.contents(len(left) + 1)
             assert b"".join(got) == left + b"next"
+
+    run(main)
+
+
+def test_a_page_in_the_order_of_time_is_put_in_order_when_it_is_whole() -> None:
+    async def main() -> None:
+        reader = Past(Plan(True, Selection(by_number=True)))
+        async with reader.subscription:
+            first, second = reader.deliver(b"a"), reader.deliver(b"b")
+            for deliver in (second, first):  # as their keys came
+                reader.subscription.put(msgspec.structs.replace(deliver, to=1), NOW)
+            assert reader.subscription.waiting == 0
+            reader.subscription.put_end(PageEnded(1))
+            assert await reader.contents(2) == [b"a", b"b"]
+
+    run(main)
+
+
+def test_a_past_of_which_something_cannot_be_opened_is_not_complete() -> None:
+    async def main() -> None:
+        reader = Past(Plan(True, PAST, live=False))
+        async with reader.subscription as messages:
+            messages.unreadable += 3
+            messages.put_end(HistoryEnded(1))
+            with pytest.raises(HistoryLost, match="start their publisher"):
+                await reader.rest()
 
     run(main)

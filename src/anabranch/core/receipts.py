@@ -19,6 +19,7 @@ from typing import Protocol
 import msgspec
 
 from anabranch.core.errors import RemoteError
+from anabranch.core.frames import peek
 from anabranch.core.identity import Verify
 from anabranch.core.ids import FrameHead, NodeId, StreamPart
 from anabranch.core.links import MAX_HELD, MAX_UNHELD
@@ -236,7 +237,8 @@ class Receipts(Service):
         awaited.words[node] = (offset, word)
         words = _at(awaited, offset)
         done = [ticket for ticket, copies in awaited.wanted if copies <= len(words)]
-        effects += [Receipt(ticket, words) for ticket in done]
+        first = peek(awaited.frame).first
+        effects += [Receipt(ticket, words, "", offset, first) for ticket in done]
         awaited.wanted = [each for each in awaited.wanted if each[1] > len(words)]
         if not awaited.wanted:
             self._forget(awaited)

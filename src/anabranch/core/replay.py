@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from anabranch.core.coverage import Coverage
 from anabranch.core.ids import ChainKey, FrameHead, NodeId, PartKey
 from anabranch.core.machine import Effect, HistoryEnded, Open, PageEnded, Sizes
 from anabranch.core.messages import Contact, Resent
@@ -89,6 +90,7 @@ class Replay:
         self._has_begun = False
         self._begins = False  # a chain may begin with any frame of it,
         self._began: dict[ChainKey, int] = {}  # and after which number each did
+        self._coverage = Coverage(self._wanted)
         self._count = 0  # of the messages of all pages, while they are counted
         self._kept: tuple[NodeId, Resent] | None = None  # the first page, meanwhile
         self._limit: int | None = None  # the high mark when we asked first
@@ -325,6 +327,7 @@ class Replay:
             offset = MAX_NUMBER if wanted.by_number else answer.offsets[at]
             if wanted.by_number or wanted.start - head.count < offset < wanted.end:
                 rows.append((head, frame, self._cut(head, offset)))
+                self._coverage.take(offset, head.count)
             else:
                 is_good = False
         return rows, is_good
@@ -356,6 +359,7 @@ class Replay:
         """Say that it has ended, and let in what is live."""
         self.close(now)
         ticket = self._open.ticket
+        problem = problem or self._coverage.ended(self._limit or 0)
         effects = self._say(ticket, HistoryEnded(ticket, problem))
         reader, long_ago = self._reader, now - 2 * GAP_WAIT_S
         live, forgotten = list(self._live), dict(self._forgotten)

@@ -90,11 +90,16 @@ class HistoryEnded(msgspec.Struct, gc=False):
 
 
 class Receipt(msgspec.Struct):
-    """Storage nodes hold the message of a draft, in their signed words; or too few said so."""
+    """Storage nodes hold the message of a draft, in their signed words; or too few said so.
+
+    `offset` is that of the first message of its frame, whose number is `first`.
+    """
 
     ticket: int
     words: tuple[tuple[NodeId, Acknowledged], ...] = ()
     problem: str = ""
+    offset: int = 0
+    first: int = 0
 
 
 class Write(msgspec.Struct):

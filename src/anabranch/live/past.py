@@ -29,7 +29,7 @@ def of_time(
     after = 0 if start is None else max(0, number_of(millis(start, now), 0) - 1)
     upto = MAX_NUMBER if end is None else number_of(millis(end, now), MAX_SEQUENCE)
     if upto <= after:
-        raise LocalError(f"nothing lies between {start!r} and {end!r}: give the earlier time first")
+        raise LocalError("nothing lies between these two times: give the earlier one first")
     return Selection(
         after=after, upto=upto, whose=_whose(publisher, chain), last=_last(last), by_number=True
     )
@@ -44,8 +44,8 @@ def of_offsets(
 ) -> Selection:
     """Select by offsets, in their order: from `start` up to `end`, without that."""
     first, beyond = start or 0, MAX_NUMBER if end is None else end
-    if not 0 <= first < beyond <= MAX_NUMBER:
-        raise LocalError(f"offsets from {start} up to {end}: give two from 0 on, the lower first")
+    if not (isinstance(first, int) and isinstance(beyond, int) and 0 <= first < beyond):
+        raise LocalError("these are no offsets: give two numbers from 0 on, the lower one first")
     return Selection(start=first, end=beyond, whose=_whose(publisher, chain), last=_last(last))
 
 

@@ -2,10 +2,9 @@
 
 import msgspec
 
-from anabranch.core.ids import NodeId, show
+from anabranch.core.ids import NodeId, number_of, show
 from anabranch.core.machine import Receipt as Words
 from anabranch.core.messages import Acknowledged
-from anabranch.core.messages.storage import Holding
 from anabranch.live.message import MessageId
 
 
@@ -17,7 +16,7 @@ class Receipt(msgspec.Struct, frozen=True):
     """
 
     id: MessageId
-    offset: int  # of the first message of the frame that it left in
+    offset: int
     nodes: tuple[str, ...]
     words: tuple[tuple[NodeId, Acknowledged], ...]
 
@@ -25,12 +24,6 @@ class Receipt(msgspec.Struct, frozen=True):
 def receipt_of(name: MessageId, receipt: Words) -> Receipt:
     """Make a receipt of what storage nodes have said of a message."""
     nodes = tuple(show(node) for node, _ in receipt.words)
-    number = name.timestamp_ms << 20 | name.sequence
-    return Receipt(name, _holding(receipt, number).offset, nodes, receipt.words)
-
-
-def _holding(receipt: Words, number: int) -> Holding:
-    """Return what was said of the frame that a message is in."""
-    _, word = receipt.words[0]
-    held = [each for each in word.holdings if each.name.last >= number]
-    return min(held, key=lambda each: each.name.last)
+    # The numbers of a frame that we have made follow one another.
+    ahead = number_of(name.timestamp_ms, name.sequence) - receipt.first
+    return Receipt(name, receipt.offset + ahead, nodes, receipt.words)

@@ -237,6 +237,8 @@ class Stream(Permissions):
         if offsets is not None:
             if start is not None or end is not None:
                 raise LocalError("give times or offsets, not both")
+            if not isinstance(offsets, tuple) or len(offsets) != 2:
+                raise LocalError("give offsets as two numbers: (first, end), or (first, None)")
             history = of_offsets(*offsets, publisher, chain, last)
         else:
             now = self._node.driver.now()

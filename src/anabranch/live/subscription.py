@@ -42,6 +42,11 @@ class Plan(msgspec.Struct, frozen=True):
 
 AS_THEY_COME = Plan()
 
+UNREAD = (
+    "some messages cannot be opened, since nobody who is there gave their keys: start their "
+    "publisher, or a subscriber who has read them"
+)
+
 _WHY = {
     DOWN: "none of its storage nodes can be reached",
     LATE: "none of its storage nodes answered in time",
@@ -86,6 +91,8 @@ class Subscription:
         self.tickets: dict[int, StreamPart] = {}  # under which the parts are read in order
         self._past: dict[int, Callable[[int], None]] = {}  # those whose history is being read,
         self._arriving: dict[int, None] = {}  # and those of which more is to come
+        self._by_time = plan.history is not None and plan.history.by_number
+        self._pages: dict[int, list[tuple[Deliver, float, bool]]] = {}  # in the order of time
         self._gaps: list[Missed] = []  # before the next message
         self._waiting_gaps = 0  # these, and those among the frames
         self._enter, self._leave = enter, leave
@@ -158,6 +165,9 @@ class Subscription:
         if self._discarding:
             return
         is_past = deliver.to in self._arriving
+        if is_past and self._by_time:
+            self._pages.setdefault(deliver.to, []).append((deliver, at, True))
+            return
         self._frames.append((deliver, at, is_past))
         if not is_past:
             self._waiting_messages += deliver.head.count
@@ -181,6 +191,10 @@ class Subscription:
         if type(end) is HistoryEnded and end.problem == TOO_MANY:
             self.fail(AnabranchError(f"{TOO_MANY}: close some of them first"))
             return
+        # Keys come in any order, and frames with them: the page is whole now, and in order.
+        page = self._pages.pop(end.to, [])
+        page.sort(key=lambda row: (row[0].head.first, row[0].head.chain))
+        self._frames.extend(page)
         self._frames.append(end)
         if type(end) is HistoryEnded:
             self._arriving.pop(end.to, None)
@@ -228,7 +242,9 @@ class Subscription:
 
     def __aiter__(self) -> "Subscription":
         if not self._entered:
-            raise LocalError("enter the subscription first: async with stream.subscribe() as ...")
+            raise LocalError(
+                "enter it first: async with stream.subscribe() as messages (or stream.history())"
+            )
         if not self.reads:
             raise LocalError("this carries messages and cannot read them: use stream.subscribe()")
         return self
@@ -278,6 +294,8 @@ class Subscription:
         del self._past[ended.to]
         if ended.problem:
             self.problem = _WHY.get(ended.problem, ended.problem)
+        elif self.unreadable:
+            self.problem = UNREAD
         if not self.plan.live and not self._past:
             if self.problem:
                 self._failure = HistoryLost(f"the history is not complete: {self.problem}")

@@ -106,5 +106,6 @@ def check_move(before: tuple[NodeId, ...], after: tuple[NodeId, ...]) -> None:
     if before and len(changed) > 1 and after:
         raise LocalError(
             f"this changes {len(changed)} storage nodes at once, and would leave history behind: "
-            "add or remove one at a time, and let the new one copy what there is"
+            "add or remove one (--storage with the present ones and one more, or with one more "
+            "than there are), let it copy what there is, and then the next"
         )

@@ -12,11 +12,14 @@ from pathlib import Path
 from random import Random
 from urllib.parse import urlsplit
 
+import msgspec
+
 from anabranch.core.changes import SetStorage, TrackerEntry, named
 from anabranch.core.identity import Identity, KnownKeys, Verify
 from anabranch.core.ids import StreamPart
 from anabranch.core.machine import Find, Found, Write, Wrote
 from anabranch.core.messages.registry import NETWORK
+from anabranch.core.part_log import LogStatus
 from anabranch.core.registry_reader import RegistryReader
 from anabranch.core.storage import Storage, StorageFactory, UserOf
 from anabranch.core.store import Answer, LogQuery
@@ -26,6 +29,7 @@ from anabranch.live.errors import AnabranchError, Closed
 from anabranch.live.keys import load_or_make_key
 from anabranch.live.storage.disk import LogDisk
 from anabranch.live.storage.http import StorageHttp
+from anabranch.live.storage.ports import Ports, remember, remembered
 from anabranch.live.storage.sqlite import SqliteLogStore
 from anabranch.live.subscription import Subscription
 from anabranch.live.transports.websocket import ANY_HOST, Limits, WebSocketTransport
@@ -71,6 +75,9 @@ class StorageProcess:
     ) -> None:
         self.identity = load_or_make_key(folder / "storage.key")
         self._address = address
+        self._folder = folder
+        last = remembered(folder)
+        port, http_port = port or last.port, http_port or last.http_port
         self._where = (host, port, http_port)
         self._client_ssl = client_ssl
         retention = retention or Retention()
@@ -137,7 +144,7 @@ class StorageProcess:
                 network=self._address.genesis,
                 registry=self.network.node.registry,
                 find=self._look_up,
-                status=self.storage.status,
+                status=self._status,
                 parts=self.storage.parts,
                 clock=self.network.node.driver.now,
                 host=host,
@@ -147,6 +154,8 @@ class StorageProcess:
                 sizes=self._sizes,
             )
             await self.http.start()
+            ports = (self.transport.port, urlsplit(self.http.address).port or 0)
+            remember(self._folder, Ports(*ports))
             await self._look()
             self._looking = asyncio.create_task(self._keep_looking())
         except BaseException:
@@ -200,6 +209,14 @@ class StorageProcess:
 
         self._disk.find(Find(0, query), done)
         return await found
+
+    def _status(self, part: StreamPart) -> LogStatus | None:
+        """Return how a log stands; the machine may not have heard of what retention has deleted."""
+        status = self.storage.status(part)
+        starts = [state.start for state in self.store.states() if state.part == part]
+        if status is None or not starts:
+            return status
+        return msgspec.structs.replace(status, start=max(status.start, *starts))
 
     async def _sizes(self) -> dict[StreamPart, int]:
         """Return how much of the disk each part takes."""
