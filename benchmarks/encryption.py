@@ -16,6 +16,8 @@ import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import msgspec
+
 from anabranch import Network, Stream, connect
 from anabranch.live.local import LocalNetwork
 
@@ -23,6 +25,8 @@ READERS = 4
 SIZE = 308
 ROUNDS = 7
 BAR = 1.3
+
+Row = dict[str, object]
 
 
 class Reader:
@@ -32,8 +36,8 @@ class Reader:
         self.count = self._goal = 0
         self._reached = asyncio.Event()
 
-    async def read(self, stream: Stream) -> None:
-        async with stream.subscribe() as messages:
+    async def read(self, stream: Stream, ordered: bool) -> None:
+        async with stream.subscribe(ordered=ordered) as messages:
             async for _ in messages:
                 self.count += 1
                 if self.count == self._goal:
@@ -70,25 +74,32 @@ async def spend(stream: Stream, readers: list[Reader], count: int, at_once: int)
     return (time.process_time() - began) / (count * len(readers)) * 1e6
 
 
+class Kind(msgspec.Struct, frozen=True):
+    """A stream of its own, and how it is read."""
+
+    public: str | tuple[()] = "subscribe"
+    ordered: bool = True
+
+
 async def prepare(
-    name: str, public: str | tuple[()], nodes: list[Network], stack: AsyncExitStack
+    name: str, kind: Kind, nodes: list[Network], stack: AsyncExitStack
 ) -> tuple[Stream, list[Reader]]:
     """Create a stream, let all but the first node read it, and wait until all of them do."""
-    stream = await nodes[0].create_stream(name, public=public)
+    stream = await nodes[0].create_stream(name, public=kind.public)
     readers = [Reader() for _ in nodes[1:]]
     for node, reader in zip(nodes[1:], readers, strict=True):
-        task = asyncio.create_task(reader.read(await node.stream(stream.id)))
+        task = asyncio.create_task(reader.read(await node.stream(stream.id), kind.ordered))
         stack.callback(task.cancel)
     for reader in readers:
         reader.expect(1)
     await stream.publish(b"")
     await asyncio.gather(*(reader.done() for reader in readers))
-    assert stream.info()["encrypted"] is not bool(public)
+    assert stream.info()["encrypted"] is not bool(kind.public)
     return stream, readers
 
 
-async def measure() -> list[dict[str, object]]:
-    """Run both streams in turn; return a row for each way of publishing."""
+async def measure(base: str, base_kind: Kind, other: str, other_kind: Kind) -> list[Row]:
+    """Run two kinds of streams in turn; return a row for each way of publishing."""
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="anabranch-bench-")))
         local = LocalNetwork(folder)
@@ -101,41 +112,47 @@ async def measure() -> list[dict[str, object]]:
             for _ in range(1 + READERS)
         ]
         kinds = {
-            "public": await prepare("public", "subscribe", nodes, stack),
-            "private": await prepare("private", (), nodes, stack),
+            base: await prepare(base, base_kind, nodes, stack),
+            other: await prepare(other, other_kind, nodes, stack),
         }
-        rows: list[dict[str, object]] = []
+        rows: list[Row] = []
         for way, count, at_once in (("many", 20_000, 256), ("single", 400, 1)):
             spent: dict[str, list[float]] = {kind: [] for kind in kinds}
             for _ in range(ROUNDS):
                 for kind, (stream, readers) in kinds.items():
                     spent[kind].append(await spend(stream, readers, count, at_once))
-            public, private = (statistics.median(spent[kind]) for kind in ("public", "private"))
+            first, second = (statistics.median(spent[kind]) for kind in (base, other))
             rows.append(
                 {
                     "way": way,
-                    "public_us_per_delivery": round(public, 2),
-                    "private_us_per_delivery": round(private, 2),
-                    "ratio": round(private / public, 3),
+                    f"{base}_us_per_delivery": round(first, 2),
+                    f"{other}_us_per_delivery": round(second, 2),
+                    "ratio": round(second / first, 3),
                     "bar": BAR,
                 }
             )
         return rows
 
 
-def main() -> None:
+def show(base: str, other: str, rows: list[Row], as_json: bool) -> None:
     """Print a line for each way of publishing."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true", help="one JSON object per line")
-    as_json = parser.parse_args().json
-    for row in asyncio.run(measure()):
+    for row in rows:
         if as_json:
             print(json.dumps(row))
         else:
             print(
-                f"{row['way']:>7}: public {row['public_us_per_delivery']} us per delivery, "
-                f"private {row['private_us_per_delivery']} us, ratio {row['ratio']} (bar {BAR})"
+                f"{row['way']:>7}: {base} {row[f'{base}_us_per_delivery']} us per delivery, "
+                f"{other} {row[f'{other}_us_per_delivery']} us, ratio {row['ratio']} (bar {BAR})"
             )
+
+
+def main() -> None:
+    """Compare a private stream with a public one."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true", help="one JSON object per line")
+    as_json = parser.parse_args().json
+    rows = asyncio.run(measure("public", Kind(), "private", Kind(public=())))
+    show("public", "private", rows, as_json)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Who may do what with a stream, as its users ask and say it."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -14,15 +15,16 @@ if TYPE_CHECKING:
     from anabranch.live.node import Node
 
 
-class Permissions:
+class Permissions(ABC):
     """The permissions of a stream, which is a Stream."""
 
     id: str
     _network: "Network"
     _node: "Node"
 
+    @abstractmethod
     def _state(self) -> StreamState:
-        raise NotImplementedError
+        """Return what the registry says of the stream."""
 
     def may(self, right: str, who: str | None = None) -> bool:
         """Tell whether somebody (we, if nobody is named) has a right on this stream."""

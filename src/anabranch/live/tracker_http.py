@@ -26,13 +26,12 @@ from anabranch.core.ids import (
 )
 from anabranch.core.prediction import predict
 from anabranch.core.tracked import TrackedNode
-from anabranch.live.address import MAX_PORT
+from anabranch.live.page_server import PageServer
 from anabranch.live.tracker_figures import TrackerFigures, TrackerView, figures_of
 
 DEFAULT_LIMIT = 1_000
 MAX_LIMIT = 10_000
 MAX_PREDICTIONS = 2  # at a time, each on a thread of its own
-STOP_S = 5.0  # how long requests under way may take when the tracker stops
 
 Json = dict[str, Any]
 PAGES = {
@@ -86,12 +85,11 @@ class TrackerHttp:
         self._tracker = tracker
         self._about = about
         self._clock = clock
-        self._where = (host, port)
+        self._server = PageServer("tracker", host, port)
         self._problem = problem
         self._rng = rng or random.Random()
         self._started_at = clock()
         self._predictions = 0
-        self._runner: web.AppRunner | None = None
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(TrackerFigures(tracker))
 
@@ -111,28 +109,11 @@ class TrackerHttp:
             "/metrics": self._metrics,
         }
         app.add_routes([web.get(path, handler) for path, handler in handlers.items()])
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=STOP_S)
-        await self._runner.setup()
-        host, port = self._where
-        if not 0 <= port <= MAX_PORT:
-            raise LocalError(f"there is no port {port} for the pages: they go to {MAX_PORT}")
-        try:
-            await web.TCPSite(self._runner, host, port).start()
-        except OSError as error:
-            await self.stop()
-            raise LocalError(
-                f"the tracker's pages cannot be served at {host}:{port} ({error.strerror}): "
-                "choose another port, or 0 for any that is free"
-            ) from error
-        bound = self._runner.addresses[0]
-        shown = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
-        self.address = f"http://{shown}:{bound[1]}"
+        self.address = await self._server.start(app)
 
     async def stop(self) -> None:
         """Stop listening, and let requests under way end."""
-        if self._runner is not None:
-            runner, self._runner = self._runner, None
-            await runner.cleanup()
+        await self._server.stop()
 
     # --- Pages ----------------------------------------------------------------------------
 

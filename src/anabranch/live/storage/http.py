@@ -28,7 +28,7 @@ from anabranch.core.ids import (
     show,
     stream_part,
 )
-from anabranch.live.address import MAX_PORT
+from anabranch.live.page_server import PageServer
 from anabranch.live.storage.columns import END_OF_STREAM, arrow
 from anabranch.live.storage.figures import StorageFigures
 from anabranch.live.storage.ranges import (
@@ -46,7 +46,6 @@ MAX_READERS = 32  # ranges that are read at a time
 MAX_SEARCHES = 4  # times that are looked up at a time
 RETRY_S = 2  # when to ask again if there are so many
 STALL_S = 120.0  # how long a reader may take for a page
-STOP_S = 5.0  # how long requests under way may take when the storage node stops
 DEFAULT_LIMIT = 1_000
 MAX_LIMIT = 10_000
 
@@ -112,12 +111,11 @@ class StorageHttp:
         self._parts = parts
         self._clock = clock
         self._verify = verify
-        self._where = (host, port)
+        self._server = PageServer("storage node", host, port)
         self._problem = problem
         self._sizes = sizes
         self._searches = 0
         self._started_at = clock()
-        self._runner: web.AppRunner | None = None
         self._collectors = CollectorRegistry(auto_describe=False)
         self._collectors.register(
             StorageFigures(node, parts, status, self.counts, lambda: self.readers)
@@ -126,9 +124,6 @@ class StorageHttp:
     async def start(self) -> None:
         """Begin to listen; `address` says where."""
         arrow()  # whoever lacks it is told now, and not at the first request
-        host, port = self._where
-        if not 0 <= port <= MAX_PORT:
-            raise LocalError(f"there is no port {port} for the pages: they go to {MAX_PORT}")
         app = web.Application(middlewares=[self._errors_as_json])
         of_part = "/streams/{stream:.+}/partitions/{partition}"
         handlers = {
@@ -142,25 +137,11 @@ class StorageHttp:
         app.add_routes(
             [web.get(path, handler, allow_head=False) for path, handler in handlers.items()]
         )
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=STOP_S)
-        await self._runner.setup()
-        try:
-            await web.TCPSite(self._runner, host, port).start()
-        except OSError as error:
-            await self.stop()
-            raise LocalError(
-                f"the storage node's pages cannot be served at {host}:{port} ({error.strerror}): "
-                "choose another port, or 0 for any that is free"
-            ) from error
-        bound = self._runner.addresses[0]
-        shown = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
-        self.address = f"http://{shown}:{bound[1]}"
+        self.address = await self._server.start(app)
 
     async def stop(self) -> None:
         """Stop listening, and let requests under way end."""
-        if self._runner is not None:
-            runner, self._runner = self._runner, None
-            await runner.cleanup()
+        await self._server.stop()
 
     # --- Pages ----------------------------------------------------------------------------
 
