@@ -14,6 +14,7 @@ import pytest
 from anabranch.core.changes import Right
 from anabranch.core.ids import show
 from anabranch.core.store import Delete, LogQuery, Page
+from anabranch.live import page_server
 from anabranch.live.errors import NetworkUnreachable
 from anabranch.live.storage import http as storage_http
 from anabranch.live.storage import ranges
@@ -216,7 +217,7 @@ def test_readers_beyond_the_bound_are_told_to_wait(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_server_that_stops_breaks_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage_http, "STOP_S", 0.1)
+    monkeypatch.setattr(page_server, "STOP_S", 0.1)
     shelf, _ = filled(size=LARGE, count=MANY)
     with serving(shelf) as http:
         batches = read_batches(http.address, PART.stream)

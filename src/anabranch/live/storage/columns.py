@@ -46,7 +46,7 @@ _US_IN_MS = 1_000
 _unpack_head = HEAD.unpack_from
 _decode_body = msgspec.msgpack.Decoder(Body).decode
 # As `Items`, but tuples: they come apart into columns at a fraction of what objects cost.
-_decode_items = msgspec.msgpack.Decoder(list[tuple[Ahead, ContentType, Content]]).decode
+_decode_items = msgspec.msgpack.Decoder(tuple[tuple[Ahead, ContentType, Content], ...]).decode
 
 
 class Wanted(msgspec.Struct, frozen=True):

@@ -109,16 +109,18 @@ def _read_page(
 ) -> _Read:
     """Take rows until a page is full, by its bytes or by its frames."""
     read = _Read([], [])
-    placed, seed, messages = read.placed, log.seed, 0
+    placed, seed, messages = read.placed.append, log.seed, 0
+    final: Row | None = None
     for row in islice(rows, MAX_PAGE_FRAMES):
-        size_bytes -= len(row[11] or b"")
-        if read.final is not None and size_bytes < 0:
+        frame = row[11]
+        size_bytes -= len(frame or b"")
+        if size_bytes < 0 and final is not None:
             read.following = row
             break
-        read.final = row
+        final = row
         if is_whole(seed, row):
             messages += row[5]
-            placed.append(Placed(row[6], Entry(row[7], row[8], row[11])))
+            placed(Placed(row[6], Entry(row[7], row[8], frame)))
             continue
         again = read_row(database, row[0])
         if again is not None and is_whole(seed, again):
@@ -126,7 +128,7 @@ def _read_page(
         read.damaged.append(name_damaged(database, log, row[0]))
     else:
         read.following = next(rows, None)
-    read.messages = messages
+    read.final, read.messages = final, messages
     return read
 
 
@@ -148,9 +150,7 @@ def _edge(
 
 # --- In the order of offsets ----------------------------------------------------------------
 
-_OFFSET_FILTER = (
-    "offset + count > ? AND last > ? AND last <= ? AND first <= ? AND chain >= ? AND chain <= ?"
-)
+_OFFSET_FILTER = "last > ? AND last <= ? AND first <= ? AND chain >= ? AND chain <= ?"
 
 
 def _find_by_offset(search: _Search) -> Answer:
@@ -167,19 +167,14 @@ def _find_by_offset(search: _Search) -> Answer:
         where = "offset >= ? AND offset < ?"
         edge = _edge(search, "by_offset", where, "offset", begin, end, skip=search.scan_frames)
     stop = end if edge is None else edge[0]
+    where = "part = ? AND offset >= ? AND offset < ? AND offset + count > ?"
+    bindings: tuple[int | bytes, ...] = (log.id, begin, stop, wanted.start)
+    if search.is_filtered:
+        where += f" AND {_OFFSET_FILTER}"
+        bindings += (wanted.after, search.top, *search.filters)
     rows = search.database.execute(
-        f"SELECT {COLUMNS} FROM frames INDEXED BY by_offset WHERE part = ? AND offset >= ? "
-        f"AND offset < ? AND {_OFFSET_FILTER} ORDER BY offset LIMIT ?",
-        (
-            log.id,
-            begin,
-            stop,
-            wanted.start,
-            wanted.after,
-            search.top,
-            *search.filters,
-            MAX_PAGE_FRAMES + 1,
-        ),
+        f"SELECT {COLUMNS} FROM frames INDEXED BY by_offset WHERE {where} ORDER BY offset LIMIT ?",
+        (*bindings, MAX_PAGE_FRAMES + 1),
     )
     read = _read_page(search.database, log, rows, search.size_bytes)
     start = None if edge is None else stop
@@ -233,7 +228,7 @@ def _find_last_offsets(search: _Search) -> Answer | int:
     low = begin if edge is None else edge[0]
     rows = search.database.execute(
         "SELECT offset, count FROM frames INDEXED BY by_offset WHERE part = ? AND offset >= ? "
-        f"AND offset < ? AND {_OFFSET_FILTER} ORDER BY offset DESC",
+        f"AND offset < ? AND offset + count > ? AND {_OFFSET_FILTER} ORDER BY offset DESC",
         (log.id, low, end, wanted.start, wanted.after, search.top, *search.filters),
     )
     missing = wanted.last
