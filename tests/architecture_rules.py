@@ -26,6 +26,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": DRIVEN | {"lab", "spark", "explorer"},
     "__main__": {"cli"},
     "": {"core", "live"},
+    # Spark finds a data source by the name of a package at the top; this one only passes it on.
+    "pyspark_anabranch": {"spark"},
 }
 
 # What a pure machine must not touch: the world, its clock, and its randomness.
@@ -47,7 +49,8 @@ VAGUE_CLASS = re.compile(r".*(Impl|Manager|Helper|Utils?)$|I[A-Z][a-z].*Interfac
 
 TOP_LEVEL = {
     *("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE"),
-    *("pyproject.toml", "requirements.lock", "Makefile", ".ci", ".gitignore"),
+    *("pyproject.toml", "requirements.lock", "requirements-java.lock", "Makefile"),
+    *(".ci", ".gitignore"),
     *("src", "tests", "benchmarks", "examples", "docs"),
 }
 FREE_TEST_FOLDERS = {"contract", "scenarios", "fuzz"}
@@ -73,8 +76,11 @@ def module_name(path: PurePosixPath) -> str:
 
 
 def layer_of(module: str) -> str:
-    """anabranch.core.ids -> core; anabranch -> the empty name."""
-    return module.split(".")[1] if "." in module else ""
+    """anabranch.core.ids -> core; anabranch -> the empty name; another package -> its name."""
+    package, *inner = module.split(".")
+    if package != "anabranch":
+        return package
+    return inner[0] if inner else ""
 
 
 def imported_names(path: PurePosixPath, tree: ast.AST) -> Iterator[tuple[int, str]]:

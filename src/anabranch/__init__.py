@@ -19,6 +19,7 @@ from anabranch.live.message import Gap, Message, MessageId
 from anabranch.live.receipt import Receipt
 from anabranch.live.stream import Stream
 from anabranch.live.subscription import Subscription
+from anabranch.live.telemetry import Telemetry
 
 __all__ = [
     "AnabranchError",
@@ -39,6 +40,7 @@ __all__ = [
     "Stream",
     "StreamExists",
     "Subscription",
+    "Telemetry",
     "TooLarge",
     "connect",
 ]

@@ -1,6 +1,7 @@
 """Runs commands as people and scripts do: in this process where that is enough, or as real ones."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -57,11 +58,14 @@ def one_line(stderr: str) -> str:
     return stderr.removeprefix("error: ").strip()
 
 
-def run(*arguments: str, stdin: str | bytes = b"") -> tuple[int, str, str]:
+def run(
+    *arguments: str, stdin: str | bytes = b"", env: dict[str, str] | None = None
+) -> tuple[int, str, str]:
     """Run a command as a process of its own; return its exit code and what it says."""
     done = subprocess.run(
         [*COMMAND, *arguments],
         input=stdin.encode() if isinstance(stdin, str) else stdin,
+        env=None if env is None else os.environ | env,
         capture_output=True,
         timeout=PATIENCE_S,
         check=False,

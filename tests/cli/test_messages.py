@@ -97,7 +97,7 @@ def test_single_messages_come_out_as_they_went_in(stream: str) -> None:
     assert (out, err) == ('{"a": [1, 2]}\n7\nnull\nhello {you\n', "")
 
 
-def test_a_key_chooses_the_partition() -> None:
+def test_a_key_travels_and_chooses_the_partition() -> None:
     stream = answer("stream", "create", "m/keys", "--partitions", "4")["id"]
     vehicles = [{"id": f"bus {i % 3}", "n": i} for i in range(30)]
     with started("subscribe", stream, "--count", "30", "--json") as subscriber:
@@ -105,6 +105,8 @@ def test_a_key_chooses_the_partition() -> None:
         text = "".join(json.dumps(vehicle) + "\n" for vehicle in vehicles)
         assert run("publish", stream, "--key-field", "id", stdin=text)[0] == 0
         rows = list(lines(subscriber, 30))
+    assert all(list(row) == [*KEYS, "key"] for row in rows)
+    assert all(row["key"] == row["content"]["id"] for row in rows)
     for bus in ("bus 0", "bus 1", "bus 2"):
         of_bus = [row for row in rows if row["content"]["id"] == bus]
         assert len({row["partition"] for row in of_bus}) == 1
@@ -148,6 +150,11 @@ def test_who_cannot_publish_is_told_how_many_failed(stream: str) -> None:
         (["publish", "m/w", "1", "--partition", "7"], "there is no partition 7"),
         (["publish", "m/w", "1", "--partition", "0", "--key-field", "a"], "leave one of them out"),
         (["publish", "m/w", "1", "--key-field", "a"], "the message has no field 'a'"),
+        (
+            ["publish", "m/w", "1", "--key-field", "a", "--message-key", "b"],
+            "leave one of them out",
+        ),
+        (["publish", "m/w", "1", "--message-key", "k" * 1_025], "at most 1,024 can be sent"),
         (["publish", "m/w", "1", "--patience", "0"], "--patience 0: give more than 0"),
         (["subscribe", "no/such"], "look for it with `anabranch stream list`"),
         (["subscribe", "m/w", "--count", "0"], "--count 0: give 1 or more"),

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from anabranch.cli import app
+from anabranch.cli.reading import shown_key
 from cli.commands import (
     PATIENCE_S,
     Json,
@@ -77,7 +78,7 @@ def streams(shared_network: tuple[Path, Json]) -> Iterator[str]:
         patch.setenv("ANABRANCH_CONFIG", str(shared_network[0]))
         options = ("--storage", "1", "--public", "subscribe")
         answer("stream", "create", "r/lost", "--storage", NOBODY, "--public", "subscribe")
-        return iter([answer("stream", "create", f"r/{i}", *options)["id"] for i in range(4)])
+        return iter([answer("stream", "create", f"r/{i}", *options)["id"] for i in range(5)])
 
 
 @pytest.fixture
@@ -126,6 +127,29 @@ def test_a_program_gets_everything_of_a_message(past: Past) -> None:
     assert list(row) == KEYS
     assert (row["stream"], row["partition"]) == (past.stream, 0)
     assert (row["publisher"], row["content"], row["gap"]) == (past.other, 8, None)
+
+
+def test_a_program_gets_the_keys_of_messages_that_have_one(stream: str) -> None:
+    for options in (["--message-key", "grün"], ["--partition", "0"]):
+        assert answer("publish", stream, "1", "--stored", "1", *options)["published"] == 1
+    code, out, err = run("resend", stream, "--json")
+    assert (code, err) == (0, "")
+    with_key, without = map(json.loads, out.splitlines())
+    assert (list(with_key), with_key["key"]) == ([*KEYS, "key"], "grün")
+    assert list(without) == KEYS
+
+
+@pytest.mark.parametrize(
+    ("key", "shown"),
+    [
+        (None, {}),
+        (b"", {"key": ""}),
+        (b"gr\xc3\xbcn", {"key": "grün"}),
+        (b"\xff", {"key_base64": "/w=="}),
+    ],
+)
+def test_a_key_that_is_no_text_is_named_so(key: bytes | None, shown: dict[str, str]) -> None:
+    assert shown_key(key) == shown
 
 
 @pytest.mark.parametrize(

@@ -22,13 +22,8 @@ from anabranch.core.messages import Got, SlowDown
 from anabranch.core.messages.data import MAX_CONTENT_BYTES
 from anabranch.core.overlay import Carried
 from anabranch.core.parts import MAX_PARTS
-from anabranch.core.publishing import (
-    CONFIRM_S,
-    FRAME_MESSAGES,
-    MAX_STRANDED_FRAMES,
-    MAX_WAITING_DRAFTS,
-    STRANDED_FOR_S,
-)
+from anabranch.core.publishing import CONFIRM_S, MAX_STRANDED_FRAMES, STRANDED_FOR_S
+from anabranch.core.waiting_drafts import FRAME_MESSAGES, MAX_WAITING_DRAFTS
 from machines import (
     NODES,
     OTHER,

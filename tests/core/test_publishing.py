@@ -9,20 +9,22 @@ from anabranch.core.messages.data import MAX_CONTENT_BYTES
 from anabranch.core.publishing import (
     CONFIRM_S,
     EXPIRED,
-    FRAME_CONTENT_BYTES,
-    FRAME_MESSAGES,
     MAX_STRANDED_BYTES,
     MAX_STRANDED_FRAMES,
+    SENT,
+    STRANDED_FOR_S,
+    UNPERMITTED,
+    Publishing,
+    Unconfirmed,
+)
+from anabranch.core.waiting_drafts import (
+    FRAME_CONTENT_BYTES,
+    FRAME_MESSAGES,
     MAX_WAITING_BYTES,
     MAX_WAITING_DRAFTS,
     NO_SUCH_TYPE,
     QUEUE_FULL,
-    SENT,
-    STRANDED_FOR_S,
     TOO_LARGE,
-    UNPERMITTED,
-    Publishing,
-    Unconfirmed,
 )
 from machines import KEYS, NODES, PART, SIGNERS, START, drafts, of
 
@@ -41,7 +43,7 @@ def heads(mine: Publishing, now: float = START) -> list[FrameHead]:
     while (frame := mine.next_frame(now)) is not None:
         assert frames.peek(frame.frame) == frame.head
         mine.tried(frame, True, now)
-        mine.confirm(frame.head.last)
+        mine.confirm(CHAIN, frame.head.last)
         made.append(frame.head)
     return made
 
@@ -153,9 +155,9 @@ def test_a_frame_is_sent_when_a_neighbour_has_it_and_only_then() -> None:
     mine = publishing()
     frame = made(mine, 1, 2)
     assert mine.unconfirmed() == [frame]
-    assert mine.confirm(FIRST) == []  # the number of no frame's last message
-    assert mine.confirm(FIRST + 1) == [Outcome(1, SENT, FIRST), Outcome(2, SENT, FIRST + 1)]
-    assert mine.confirm(FIRST + 1) == []
+    assert mine.confirm(CHAIN, FIRST) == []  # the number of no frame's last message
+    assert mine.confirm(CHAIN, FIRST + 1) == [Outcome(1, SENT, FIRST), Outcome(2, SENT, FIRST + 1)]
+    assert mine.confirm(CHAIN, FIRST + 1) == []
     assert (mine.unconfirmed(), mine.wakeup_at) == ([], None)
     assert mine.sizes()["unconfirmed bytes"][0] == 0
 
@@ -163,18 +165,18 @@ def test_a_frame_is_sent_when_a_neighbour_has_it_and_only_then() -> None:
 def test_what_was_never_offered_cannot_be_confirmed() -> None:
     mine = publishing()
     frame = made(mine, 1, offered=False)
-    assert mine.confirm(frame.head.last) == []
+    assert mine.confirm(CHAIN, frame.head.last) == []
     mine.tried(frame, True, START)
-    assert len(mine.confirm(frame.head.last)) == 1
+    assert len(mine.confirm(CHAIN, frame.head.last)) == 1
 
 
 def test_a_frame_says_nothing_of_those_before_it() -> None:
     # The neighbour that was sent the first one may have died with it.
     mine = publishing()
     one, two, three = (made(mine, ticket) for ticket in (1, 2, 3))
-    assert mine.confirm(two.head.last) == [Outcome(2, SENT, two.head.last)]
+    assert mine.confirm(CHAIN, two.head.last) == [Outcome(2, SENT, two.head.last)]
     assert mine.unconfirmed() == [one, three]
-    assert mine.confirm(one.head.last) == [Outcome(1, SENT, one.head.last)]
+    assert mine.confirm(CHAIN, one.head.last) == [Outcome(1, SENT, one.head.last)]
 
 
 def test_without_neighbours_a_frame_waits_and_is_given_up_in_the_end() -> None:
@@ -187,7 +189,7 @@ def test_without_neighbours_a_frame_waits_and_is_given_up_in_the_end() -> None:
         Outcome(2, EXPIRED, one.head.last),
     ]
     assert mine.wakeup_at == START + 1 + STRANDED_FOR_S
-    assert mine.confirm(one.head.last) == []
+    assert mine.confirm(CHAIN, one.head.last) == []
     assert mine.unconfirmed() == [two]
 
 
@@ -248,7 +250,7 @@ def test_when_too_much_is_unconfirmed_drafts_wait() -> None:
     assert mine.next_frame(START) is None
     assert mine.wakeup_at == START + STRANDED_FOR_S  # and not at once, again and again
     assert mine.sizes()["unconfirmed frames"] == (MAX_STRANDED_FRAMES, MAX_STRANDED_FRAMES)
-    mine.confirm(first.head.last)
+    mine.confirm(CHAIN, first.head.last)
     assert [h.count for h in heads(mine)] == [1]
 
 
@@ -270,7 +272,7 @@ def test_closing_accounts_for_all_that_is_not_confirmed() -> None:
     closed = of(Outcome, mine.close("no-such-stream"))
     assert [(o.ticket, o.result) for o in closed] == [(n, "no-such-stream") for n in (1, 2, 3)]
     assert mine.wakeup_at is None
-    assert [size for size, _ in mine.sizes().values()] == [0] * 6
+    assert {size for size, _ in mine.sizes().values()} == {0}
     assert mine.close() == []
 
 

@@ -48,12 +48,12 @@ def test_of_what_a_newcomer_is_owed_no_more_leaves_than_is_confirmed() -> None:
     assert mine.meet((A,))
     assert fly(mine) == [(one, None), (two, None)]
     assert mine.sizes()["flying bytes"] == (one.size + two.size, OFFER_BYTES)
-    mine.confirm(two.head.last)
+    mine.confirm(CHAIN, two.head.last)
     assert fly(mine) == [(three, None)]
     assert not mine.meet((A,))
     assert mine.meet((A, B))  # A has been offered three of them, and B none
     assert fly(mine) == [(one, frozenset([B])), (three, frozenset([B]))]
-    mine.confirm(one.head.last)
+    mine.confirm(CHAIN, one.head.last)
     assert fly(mine) == [(four, None)]
     assert not mine.behind
 
@@ -67,7 +67,7 @@ def test_who_was_owed_and_left_is_owed_nothing() -> None:
     assert fly(mine) == [(one, frozenset([A])), (two, frozenset([A]))]
     mine.meet((A, B))
     mine.meet((B, C))
-    mine.confirm(one.head.last)
+    mine.confirm(CHAIN, one.head.last)
     assert fly(mine) == [(two, frozenset([B, C])), (three, frozenset([B, C]))]
     assert not mine.meet(())
     assert (mine.behind, mine.sizes()["flying bytes"][0]) == (False, 0)
@@ -142,7 +142,7 @@ def test_every_draft_has_exactly_one_outcome(steps: list[tuple[str, Any]]) -> No
         elif waiting and word == "offer":
             mine.tried(waiting[what % len(waiting)], what % 3 > 0, now)
         elif waiting:
-            effects += mine.confirm(waiting[what % len(waiting)].head.last)
+            effects += mine.confirm(CHAIN, waiting[what % len(waiting)].head.last)
         flying = sum(frame.size for frame in mine.unconfirmed() if frame.flying)
         assert flying == flight.bytes == mine.sizes()["flying bytes"][0] <= OFFER_BYTES
     effects += mine.close()

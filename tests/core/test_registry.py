@@ -183,6 +183,7 @@ def test_who_may_read_now_and_until_when_that_holds() -> None:
     assert state.next_expiry(START) == NOW_MS + 500
     assert state.next_expiry(START + 0.5) == NOW_MS + 1_000
     assert state.next_expiry(START + 1) is None
+    assert [state.last_lapse(START + s) for s in (0.9, 1)] == [0, NOW_MS + 1_000]
     assert not state.is_public(Right.SUBSCRIBE, START)
     writer.add(SetPermission(PUBLIC, Right.SUBSCRIBE, NOW_MS + 2_000))
     assert writer.state.is_public(Right.SUBSCRIBE, START)

@@ -60,6 +60,17 @@ def test_what_is_left_by_a_revocation_stays() -> None:
     assert heal(ours, theirs).permissions[DAN] == Permission(S)
 
 
+def test_changes_are_counted_alike_by_all_who_have_them() -> None:
+    ours, theirs = fork(SetPermission(DAN, S))
+    before = ours.state.changes
+    assert before > 0
+    ours.add(EditStream(metadata="one"))
+    ours.add(SetPermission(DAN, P))
+    theirs.add(EditStream(metadata="two"))
+    assert (ours.state.changes, theirs.state.changes) == (before + 2, before + 1)
+    assert heal(ours, theirs).changes == before + 3
+
+
 def test_grants_of_two_at_the_same_time_add_up() -> None:
     ours, theirs = fork()
     ours.add(SetPermission(DAN, P, NOW_MS + 9_000))

@@ -47,7 +47,9 @@ from anabranch.core.machine import (
     Wakeup,
     Writable,
 )
+from anabranch.core.message_key import join_key, split_key
 from anabranch.core.messages import Contact, Instruction, KeyRequest, Meet
+from anabranch.core.messages.data import KEYED
 from anabranch.core.overlay import Directory, PartSettings
 from anabranch.core.peer import Peer
 from anabranch.core.tracker import Tracker
@@ -114,7 +116,8 @@ def data_packet(choices: Choices) -> bytes:
     first = number_of(int(START_S * 1000), 0) + choices.below(30) - 5
     previous = choices.pick([first - 1, 0, first - 3, first - 10])
     numbers = [first, first + 1, first + 2 + choices.below(4)][: 1 + choices.below(3)]
-    drafts = [(number, Draft(bytes(choices.below(4)))) for number in numbers]
+    kind = choices.pick([0, 1, KEYED, KEYED + 1])
+    drafts = [(number, Draft(bytes(choices.below(4)), kind)) for number in numbers]
     lock = trusted.LOCK if choices.one_in(3) else None
     frame = frames.build(part_key(choices.pick(PARTS)), chain, previous, drafts, signer.sign, lock)
     return codec.carry_head(choices.pick([1, 1, 0]), bytes(choices.below(3))) + frame
@@ -173,6 +176,10 @@ def check_frame(data: bytes) -> None:
     drafts = [(m.number, Draft(m.content, m.content_type)) for m in opened]
     again = frames.build(head.part, head.chain, head.previous, drafts, lambda _: bytes(64))
     assert (frames.peek(again), frames.messages(again)) == (head, opened)
+    for message in opened:
+        key, content, kind = split_key(message.content, message.content_type)
+        if kind < KEYED:
+            assert join_key(content, kind, key) == (message.content, message.content_type)
 
 
 def plain_bytes(choices: Choices) -> None:

@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 from anabranch.core.errors import LocalError
 from anabranch.core.ids import FrameHead, PartKey, chain_key, number_of, show
-from anabranch.core.messages.data import CONTENT_BYTES, CONTENT_JSON, CONTENT_TEXT
+from anabranch.core.messages.data import CONTENT_BYTES, CONTENT_JSON, CONTENT_TEXT, KEYED
 from anabranch.live.message import (
     Message,
     decode_content,
     encode_content,
+    encode_key,
     message_id,
     names_of,
     names_of_chain,
@@ -89,6 +90,7 @@ def test_a_list_that_holds_itself_is_the_callers_mistake() -> None:
         (b"1" * 5_000, CONTENT_JSON, "not json"),
         (b"\xff", CONTENT_TEXT, "not text"),
         (b"hello", 77, "unknown content type 77"),
+        (b"\0", KEYED | CONTENT_JSON, "no key where content type 129 promises one"),
     ],
 )
 def test_what_its_publisher_got_wrong_comes_as_bytes(
@@ -106,6 +108,19 @@ def test_no_content_can_break_its_reader(content: bytes, content_type: int) -> N
     assert bool(problem) <= (shown == content)
 
 
+@pytest.mark.parametrize(
+    ("key", "data"), [(None, None), ("", b""), ("grün", b"gr\xc3\xbcn"), (b"\xff\0", b"\xff\0")]
+)
+def test_a_key_is_text_or_bytes(key: str | bytes | None, data: bytes | None) -> None:
+    assert encode_key(key) == data
+
+
+@pytest.mark.parametrize("key", [7, 1.5, ["a"], "\ud800"])
+def test_what_is_no_key_is_the_callers_mistake(key: Any) -> None:
+    with pytest.raises(LocalError, match=r"is no key .*: give text or bytes"):
+        encode_key(key)
+
+
 def message(number: int, **more: Any) -> Message:
     chain = chain_key(NODES[1], 0xAB)
     publisher, name = names_of_chain(chain)
@@ -117,7 +132,7 @@ def test_a_message_knows_when_it_was_made_and_what_it_is_called() -> None:
     assert (came.timestamp_ms, came.sequence, came.delay_ms) == (5_000, 7, 250.5)
     assert str(came.id) == f"{OWNER}/one#3/5000.7@{show(NODES[1])}.00000000000000ab"
     assert came.id == message_id(came.stream, 3, came.publisher, came.chain, came.number)
-    assert (came.missed, came.problem) == (0, "")
+    assert (came.missed, came.problem, came.key) == (0, "", None)
 
 
 def test_names_stand_in_the_head() -> None:

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from anabranch.core.machine import Event, Outcome, Publish, Receipt
-from anabranch.core.publishing import SENT, TOO_LARGE
+from anabranch.core.publishing import SENT
+from anabranch.core.waiting_drafts import TOO_LARGE
 from anabranch.live.publications import Publication, Publications
 from live.test_subscription import run
 from machines import PART

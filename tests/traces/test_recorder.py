@@ -34,3 +34,26 @@ def test_a_duplicate_is_not_a_drop() -> None:
     recorder.dropped(1.0, B, None, HEAD, "link-full")
     assert [type(record) for record in records] == [schema.Duplicate, schema.Dropped]
     assert records[1].peer == ""  # type: ignore[union-attr]
+
+
+def test_a_node_publishes_in_the_name_of_a_user() -> None:
+    recorder, records = recorded()
+    recorder.published(1.0, B, HEAD, 400)
+    (record,) = records
+    assert isinstance(record, schema.Published)
+    assert (record.node, record.publisher) == ("0x" + "62" * 20, "0x" + "61" * 20)
+
+
+def test_wishes_and_ends_and_straight_ways() -> None:
+    recorder, records = recorded()
+    recorder.subscribed(1.0, A, PART, True)
+    recorder.subscribed(2.0, A, PART, False)
+    recorder.stopped(3.0, A)
+    recorder.unicast(4.0, A, B, 0.0125)
+    a, b = "0x" + "61" * 20, "0x" + "62" * 20
+    assert records == [
+        schema.Subscribed(1.0, a, str(PART)),
+        schema.Unsubscribed(2.0, a, str(PART)),
+        schema.Stopped(3.0, a),
+        schema.Unicast(4.0, a, b, 12.5),
+    ]

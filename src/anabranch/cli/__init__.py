@@ -10,6 +10,7 @@ from anabranch.cli import (
     messages,
     mock,
     network,
+    pipeline,
     processes,
     profile,
     reading,
@@ -42,6 +43,7 @@ app.command("bench")(bench.bench)
 app.add_typer(mock.app, name="mock")
 app.command("simulate")(simulate.simulate)
 app.add_typer(lab.app, name="lab")
+app.add_typer(pipeline.app, name="pipeline")
 
 
 def main() -> None:

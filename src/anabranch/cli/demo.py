@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import typer
@@ -26,10 +26,15 @@ from anabranch.live.errors import AnabranchError
 from anabranch.live.load import Counted, all_delivered
 from anabranch.live.local import Child, LocalNetwork
 from anabranch.live.loop import run
+from anabranch.traces.files import TraceWriter
+from anabranch.traces.schema import Stopped, Subscribed
 
 OFFERED_PER_S = 653.0  # what paper 000 measured of Helsinki's public transport
 TRACKERS = 2
 PATH = "city/vehicles"
+PAGE = Path("figures/demo-report.html")
+MAX_TRACE_RECORDS = 2_000_000  # of all nodes together; the half minute needs a third of it
+PIPELINE_S = 180.0  # how long the pipeline may take
 
 Json = dict[str, Any]
 
@@ -53,6 +58,14 @@ class Report(msgspec.Struct):
     predicted_mean_delay_ms: float | None
     measured_mean_delay_ms: float
     cpu_us_per_delivery: float
+    report: str | None = None  # the page that the pipeline made of the traces
+
+
+class Stage(NamedTuple):
+    """Where the demonstration is seen."""
+
+    show: Callable[[str, float, str], None]  # what happens, how far it is, and a note
+    tell: Callable[[str], None]  # what has happened
 
 
 @handled()
@@ -60,9 +73,14 @@ def demo(
     nodes: Annotated[int, typer.Option(help="Node processes, the publisher included.")] = 12,
     seconds: Annotated[float, typer.Option(help="How long the vehicles drive.")] = 30.0,
     seed: Annotated[int, typer.Option(help="Which day in the city.")] = 1,
+    out: Annotated[Path, typer.Option(help="The page that is made of the nodes' traces.")] = PAGE,
+    no_report: Annotated[bool, typer.Option("--no-report", help="Make no page.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run a network for half a minute, kill a tracker and two nodes, and count what arrives."""
+    """Run a network for half a minute, kill a tracker and two nodes, and count what arrives.
+
+    The nodes leave traces, of which the pipeline on Spark makes a page of tables and figures.
+    """
     if not 5 <= nodes <= 64 or seconds < 5:
         fail("give 5 to 64 nodes and at least 5 seconds")
     console = Console(stderr=True)
@@ -85,24 +103,24 @@ def demo(
             if not as_json:
                 console.print(f"  {event}", highlight=False)
 
-        report = run(_demo(nodes, seconds, seed, show, tell))
+        page = None if no_report else out
+        report = run(_demo(nodes, seconds, seed, page, Stage(show, tell)))
     print_json(msgspec.structs.asdict(report)) if as_json else _show(report)
     if report.lost_at_nodes_alive_throughout:
         raise typer.Exit(1)
 
 
-async def _demo(
-    nodes: int,
-    seconds: float,
-    seed: int,
-    show: Callable[[str, float, str], None],
-    tell: Callable[[str], None],
-) -> Report:
+async def _demo(nodes: int, seconds: float, seed: int, page: Path | None, stage: Stage) -> Report:
     async with AsyncExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="anabranch-demo-"))
-        local = LocalNetwork(Path(folder))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="anabranch-demo-")))
+        traces = None if page is None else folder / "traces"
+        if traces is not None:
+            traces.mkdir()
+        local = LocalNetwork(folder)
         stack.push_async_callback(local.stop)
-        await local.start(TRACKERS, 0, progress=lambda done: show("starting trackers", done, ""))
+        await local.start(
+            TRACKERS, 0, progress=lambda done: stage.show("starting trackers", done, "")
+        )
         async with connect(local.address, key=local.owner_key) as network:
             stream = (await network.create_stream(PATH)).id
             trackers = await network.trackers()
@@ -110,10 +128,50 @@ async def _demo(
             assert settings is not None
             first = settings.trackers[0].node
         for index in range(nodes - 1):
-            await local.add_node([stream], ["--interval", "0.5"])
-            show("starting nodes", (index + 1) / (nodes - 1), f"{index + 1} of {nodes - 1}")
-        tell(f"{TRACKERS} trackers and {nodes - 1} nodes run; the publisher makes {nodes}")
-        return await _Show(local, stream, trackers, first, seconds, seed, show, tell).run()
+            more = ["--interval", "0.5", *_tracing(traces, f"node-{index}", nodes)]
+            await local.add_node([stream], more)
+            stage.show("starting nodes", (index + 1) / (nodes - 1), f"{index + 1} of {nodes - 1}")
+        stage.tell(f"{TRACKERS} trackers and {nodes - 1} nodes run; the publisher makes {nodes}")
+        show = _Show(local, stream, trackers, first, seconds, seed, traces, stage)
+        report = await show.run()
+        if page is None or traces is None:
+            return report
+        await local.stop()  # Spark can use the cores
+        stage.show("making the report", 1.0, "")
+        return await _make_page(report, traces, page, stage.tell)
+
+
+def _tracing(traces: Path | None, name: str, nodes: int) -> list[str]:
+    if traces is None:
+        return []
+    limit = MAX_TRACE_RECORDS // nodes
+    return ["--trace", str(traces / f"{name}.jsonl"), "--trace-limit", str(limit)]
+
+
+async def _make_page(
+    report: Report, traces: Path, page: Path, tell: Callable[[str], None]
+) -> Report:
+    """Let the pipeline make a page of the traces; without it the demonstration is no failure."""
+    pipeline = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "anabranch", "pipeline", "report", str(traces)),
+        *("--run", "demo", "--out", str(page)),
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        _, words = await asyncio.wait_for(pipeline.communicate(), PIPELINE_S)
+    except TimeoutError:
+        tell(f"no report: the pipeline took more than {PIPELINE_S:.0f} s")
+        return report
+    finally:
+        if pipeline.returncode is None:
+            pipeline.kill()
+            await pipeline.wait()
+    if pipeline.returncode:
+        last = words.decode(errors="replace").strip().rpartition("\n")[2]
+        tell(f"no report: {last.removeprefix('error: ')}")
+        return report
+    return msgspec.structs.replace(report, report=str(page))
 
 
 class _Show:
@@ -127,8 +185,8 @@ class _Show:
         first_tracker: bytes,
         seconds: float,
         seed: int,
-        show: Callable[[str, float, str], None],
-        tell: Callable[[str], None],
+        traces: Path | None,
+        stage: Stage,
     ) -> None:
         self._local = local
         self._stream = stream
@@ -137,12 +195,17 @@ class _Show:
         self._first = first_tracker
         self._seconds = seconds
         self._seed = seed
-        self._show = show
-        self._tell = tell
+        self._traces = traces
+        self._witness = TraceWriter(None if traces is None else traces / "demo.jsonl")
+        self._show, self._tell = stage
         self._predicted: Json | None = None
 
     async def run(self) -> Report:
         """Publish, kill, count."""
+        # The nodes only carry the stream, and who is killed says nothing more: the trace learns
+        # from us who should have had the messages, and until when.
+        for node in self._local.nodes:
+            self._witness.write(Subscribed(time.time(), node.ready["node"], self._part))
         before = Counted(self._local.nodes, self._part)
         began = time.perf_counter()
         publishing = asyncio.create_task(self._publish())
@@ -160,7 +223,9 @@ class _Show:
             self._show("publishing", min(1.0, elapsed / self._seconds), f"{delivered:,} delivered")
             await asyncio.sleep(0.1)
         published = await publishing
-        return await self._count(published, before)
+        report = await self._count(published, before)
+        self._witness.close()
+        return report
 
     def _alive(self) -> list[Child]:
         return [node for node in self._local.nodes if node.alive]
@@ -177,6 +242,7 @@ class _Show:
         publisher = await asyncio.create_subprocess_exec(
             *(*base, "publish", self._stream, "--json", "--address", self._local.address),
             *("--key", str(self._local.owner_key)),
+            *_tracing(self._traces, "publisher", len(self._local.nodes) + 1),
             stdin=reading,
             stdout=asyncio.subprocess.PIPE,
         )
@@ -200,6 +266,7 @@ class _Show:
 
     async def _kill_node(self) -> None:
         victim = self._alive()[0]
+        self._witness.write(Stopped(time.time(), victim.ready["node"]))
         await victim.kill()
         self._tell(f"killed a node ({victim.ready['node'][:10]})")
 
@@ -266,6 +333,8 @@ def _show(report: Report) -> None:
     table.add_row("cpu", f"{report.cpu_us_per_delivery:.0f} µs per delivery, all nodes")
     killed = f"{report.killed_nodes} of {report.node_processes} nodes"
     table.add_row("killed on the way", f"{killed}, {report.killed_trackers} of 2 trackers")
+    if report.report is not None:
+        table.add_row("report", report.report)
     console = Console()
     console.print(table)
     console.print(

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from anabranch.cli.console import fail, progress_bar
+from anabranch.cli.console import fail, handled, progress_bar
 
 if TYPE_CHECKING:  # the lab's own imports are slow, and optional: see `experiments`
     from anabranch.lab import experiment as lab
@@ -62,7 +63,14 @@ def run(
     ordered: Annotated[
         bool | None, typer.Option("--ordered", help="Store all, and read in order.")
     ] = None,
-    engine: Annotated[str, typer.Option(help="Where it runs: local.")] = "local",
+    traces: Annotated[
+        Path | None, typer.Option(help="A folder for a trace of every repeat, for the pipeline.")
+    ] = None,
+    engine: Annotated[str, typer.Option(help="What it runs on: local or spark.")] = "local",
+    master: Annotated[
+        str | None, typer.Option(help="Spark's, e.g. spark://host:7077; else local[*].")
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(help="Processes of --engine local; else 1.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per row.")] = False,
     out: Annotated[
         Path | None,
@@ -76,8 +84,7 @@ def run(
     known = experiments()
     if name not in known:
         fail(f"no experiment is called {name!r}: choose one of {', '.join(known)}")
-    if engine != "local":
-        fail(f"--engine {engine} is not there: use --engine local")
+    chosen = Choice(engine, master, jobs)
     if out is None and not as_json:
         out = DEFAULT_OUT
     given = {
@@ -92,12 +99,49 @@ def run(
         "speedup": speedup,
         "capacity": capacity,
         "ordered": ordered,
+        # Whoever writes there may be at home in another folder.
+        "traces": None if traces is None else str(traces.absolute()),
     }
-    perform(known[name], given, as_json, out)
+    perform(known[name], given, chosen, as_json, out)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The engine that was chosen, and what it was told."""
+
+    engine: str
+    master: str | None
+    jobs: int | None
+
+    def __post_init__(self) -> None:
+        if self.engine not in ("local", "spark"):
+            fail(f"--engine {self.engine} is not there: use --engine local or --engine spark")
+        if self.master is not None and self.engine != "spark":
+            fail("--master is Spark's: add --engine spark, or leave it out")
+        if self.jobs is not None and self.engine != "local":
+            fail("--jobs is for --engine local: leave it out, Spark uses all cores of its master")
+        if self.jobs is not None and self.jobs < 1:
+            fail("--jobs must be 1 or more")
+
+    def load(self, name: str) -> "lab.Engine":
+        """Return the engine, which starts what it needs when it is used, and ends it after."""
+        from anabranch.lab.engines import counted, in_processes
+        from anabranch.lab.experiment import in_turn
+
+        if self.engine == "local":
+            return in_turn if self.jobs in (None, 1) else in_processes(self.jobs)
+        from anabranch.spark.sweep import on_spark
+
+        sweep = on_spark(f"anabranch lab {name}", self.master)
+        return lambda measure, units, progress: counted(units, sweep(measure, units), progress)
 
 
 def perform(
-    experiment: "lab.Experiment", given: dict[str, Any], as_json: bool, out: Path | None
+    experiment: "lab.Experiment",
+    given: dict[str, Any],
+    chosen: Choice,
+    as_json: bool,
+    out: Path | None,
 ) -> None:
     """Run an experiment with the options that were given, print what it finds, and keep it."""
     from anabranch.lab.experiment import OptionError
@@ -108,9 +152,11 @@ def perform(
     shown = not (as_json and sys.stdout.isatty())
     try:
         params = experiment.params(**given)
-        make_folder(out)
-        with progress_bar(experiment.title, shown) as progress:
-            for row in experiment.run(params, progress, samples):
+        make_folder("out", out)
+        make_folder("traces", None if params.traces is None else Path(params.traces))
+        engine = chosen.load(experiment.name)
+        with handled(), progress_bar(experiment.title, shown) as progress:
+            for row in experiment.run(params, progress, samples, engine):
                 rows.append(row)
                 if as_json:
                     print(json.dumps(row), flush=True)
@@ -120,25 +166,29 @@ def perform(
         Console().print(experiment.table(rows))
     if out is not None and samples is not None:
         experiment.draw(rows, samples, out / f"{experiment.name}.png")
-        keep(experiment, params, rows, out)
+        keep(experiment, params, chosen.engine, rows, out)
 
 
-def make_folder(out: Path | None) -> None:
+def make_folder(option: str, folder: Path | None) -> None:
     """Make the folder for what is kept, if anything is."""
     try:
-        if out is not None:
-            out.mkdir(parents=True, exist_ok=True)
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        fail(f"--out {out} cannot be made a folder ({error.strerror}): name another")
+        fail(f"--{option} {folder} cannot be made a folder ({error.strerror}): name another")
 
 
 def keep(
-    experiment: "lab.Experiment", params: "lab.Params", rows: list[dict[str, Any]], out: Path
+    experiment: "lab.Experiment",
+    params: "lab.Params",
+    engine: str,
+    rows: list[dict[str, Any]],
+    out: Path,
 ) -> None:
     """Write the rows, and the options that they follow from, beside the picture."""
     name = experiment.name
     (out / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    options = {"experiment": name, "engine": "local"} | experiment.options_of(params)
+    options = {"experiment": name, "engine": engine} | experiment.options_of(params)
     (out / f"{name}.options.json").write_text(json.dumps(options, indent=2) + "\n")
     typer.echo(f"wrote {name}.png, {name}.jsonl and {name}.options.json to {out}", err=True)
 

@@ -13,6 +13,7 @@ import typer
 
 from anabranch.cli.console import STDERR, Printer, fail, handled, print_json, print_line
 from anabranch.cli.options import Address, AsJson, KeyFile, Profile, network_of
+from anabranch.cli.processes import Recording, Trace, TraceLimit
 from anabranch.core.errors import LocalError
 from anabranch.live.errors import AnabranchError
 from anabranch.live.loop import ending, run
@@ -40,8 +41,9 @@ def publish(
         bool, typer.Option("--text", help="Messages are text; by default they are JSON.")
     ] = False,
     key_field: Annotated[
-        str | None, typer.Option(help="The JSON field that chooses the partition, e.g. id.")
+        str | None, typer.Option(help="The JSON field that is the key of its message, e.g. id.")
     ] = None,
+    message_key: Annotated[str | None, typer.Option(help="The key of all messages.")] = None,
     partition: Annotated[int | None, typer.Option(help="The partition, for all messages.")] = None,
     ids: Annotated[bool, typer.Option("--ids", help="Print each message's id.")] = False,
     stored: Annotated[
@@ -50,23 +52,25 @@ def publish(
     patience: Annotated[
         float, typer.Option(help="Seconds that a message may wait for a neighbour.")
     ] = 60.0,
+    trace: Trace = None,
+    trace_limit: TraceLimit = None,
     profile: Profile = None,
     address: Address = None,
     key: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Publish one message, or every line of standard input."""
+    """Publish one message, or every line of standard input; one key goes to one partition."""
 
     async def main() -> dict[str, Any]:
         began = time.perf_counter()
-        async with network_of(profile, address, key, patience_s=patience) as network:
+        more = {"patience_s": patience, "recorder": recording.recorder}
+        async with network_of(profile, address, key, **more) as network:
             opened = await network.stream(stream)
-            publisher = _Publisher(opened, key_field, partition, stored)
+            publisher = _Publisher(opened, key_field, message_key, partition, stored)
             if message is not None:
                 content = _parse(message, text, "the message")
-                chosen_by = publisher.key(content, "the message")
                 try:
-                    name = await publisher.publish(content, chosen_by)
+                    name = await publisher.publish(content, publisher.key(content, "the message"))
                 except AnabranchError as error:
                     typer.echo(f"error: {error}", err=True)
                 else:
@@ -78,19 +82,36 @@ def publish(
             row = {"published": publisher.published, "failed": publisher.failed}
             return {**row, "seconds": seconds, "cpu_ms": cpu_ms()}
 
-    if key_field is not None and partition is not None:
-        fail("--key-field and --partition both choose the partition: leave one of them out")
+    _check_choice(
+        {"--key-field": key_field, "--message-key": message_key, "--partition": partition}
+    )
+    _check_bounds(stored, patience)
+    with Recording(trace, trace_limit) as recording:
+        row = run(main())
+    _sum_up(row, message is None, as_json)
+
+
+def _sum_up(row: dict[str, Any], several: bool, as_json: bool) -> None:
+    if as_json:
+        print_json(row)
+    elif several or row["failed"]:
+        typer.echo(f"{row['published']} published, {row['failed']} failed", err=True)
+    if row["failed"]:
+        raise typer.Exit(1)
+
+
+def _check_choice(given: dict[str, object]) -> None:
+    """A message has one key, and it or we say which partition it goes to."""
+    names = [name for name, value in given.items() if value is not None]
+    if len(names) > 1:
+        fail(f"{' and '.join(names[:2])} both choose the partition: leave one of them out")
+
+
+def _check_bounds(stored: int, patience: float) -> None:
     if stored < 0:
         fail(f"--stored {stored}: give the number of storage nodes, from 1 on")
     if patience <= 0:
         fail(f"--patience {patience:g}: give more than 0")
-    row = run(main())
-    if as_json:
-        print_json(row)
-    elif message is None or row["failed"]:
-        typer.echo(f"{row['published']} published, {row['failed']} failed", err=True)
-    if row["failed"]:
-        raise typer.Exit(1)
 
 
 def _show_id(name: MessageId, as_json: bool) -> str:
@@ -117,12 +138,18 @@ class _Publisher:
     """Publishes with many messages under way at once, in order."""
 
     def __init__(
-        self, stream: Stream, key_field: str | None, partition: int | None, stored: int
+        self,
+        stream: Stream,
+        key_field: str | None,
+        message_key: str | None,
+        partition: int | None,
+        stored: int,
     ) -> None:
         self.published = self._begun = 0
         self._stored = stored
         self._stream = stream
         self._key_field = key_field
+        self._message_key = message_key
         self._partition = partition
         self._room = asyncio.Semaphore(IN_FLIGHT)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -133,9 +160,9 @@ class _Publisher:
         return self._begun - self.published
 
     def key(self, content: Any, where: str) -> str | None:
-        """Return what chooses the partition of a message."""
+        """Return the key of a message, if it has one."""
         if self._key_field is None:
-            return None
+            return self._message_key
         if not isinstance(content, dict) or self._key_field not in content:
             raise LocalError(f"{where} has no field {self._key_field!r}: {content!r:.100}")
         return str(content[self._key_field])

@@ -2,8 +2,9 @@
 
 import asyncio
 import textwrap
-from collections.abc import Coroutine
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
@@ -26,13 +27,15 @@ from anabranch.core.ids import show
 from anabranch.core.machine import Notice
 from anabranch.live.address import DEFAULT_PORT, parse_address
 from anabranch.live.carrier import Carrier
-from anabranch.live.client import Network
+from anabranch.live.client import Network, connect
 from anabranch.live.driver import Driver
 from anabranch.live.keys import load_key
 from anabranch.live.local import Child, LocalNetwork
 from anabranch.live.loop import ending, run
+from anabranch.live.node import Node
 from anabranch.live.profiles import Profile as SavedProfile
 from anabranch.live.profiles import config_path, save_profile
+from anabranch.live.telemetry import Telemetry
 from anabranch.traces.files import TraceWriter
 from anabranch.traces.recorder import Recorder
 
@@ -44,6 +47,7 @@ T = TypeVar("T")
 Trace = Annotated[
     Path | None, typer.Option(help="Record everything: a file ending in .jsonl or .parquet.")
 ]
+TraceLimit = Annotated[int | None, typer.Option(min=1, help="Records in the trace, at most.")]
 
 
 @handled()
@@ -131,9 +135,9 @@ def _say_ready(process: "TrackerProcess", listed: bool, as_json: bool) -> None:
 class Recording:
     """A trace file, if there is to be one."""
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, limit: int | None = None) -> None:
         try:
-            self._writer = TraceWriter(path) if path is not None else None
+            self._writer = TraceWriter(path, limit) if path is not None else None
         except OSError as error:
             fail(f"{path} cannot be written ({error.strerror}): name another file with --trace")
         self.recorder = Recorder(self._writer.write) if self._writer is not None else None
@@ -144,6 +148,11 @@ class Recording:
     def __exit__(self, *_: object) -> None:
         if self._writer is not None:
             self._writer.close()
+
+    def flush(self) -> None:
+        """Write out what has gathered, so that whoever is killed has told the most of it."""
+        if self._writer is not None:
+            self._writer.flush()
 
 
 @handled()
@@ -165,6 +174,10 @@ def node(
     tls_key: TlsKey = None,
     interval: Annotated[float, typer.Option(help="Seconds between lines of figures.")] = 10.0,
     trace: Trace = None,
+    trace_limit: TraceLimit = None,
+    telemetry: Annotated[
+        str | None, typer.Option(help="A stream to publish what it records to, as it happens.")
+    ] = None,
     profile: Profile = None,
     address: Address = None,
     key: KeyFile = None,
@@ -182,7 +195,7 @@ def node(
 
     async def main() -> None:
         ended = ending(with_parent)
-        with Recording(trace) as recorder:
+        with Recording(trace, trace_limit) as recording:
             network = network_of(
                 profile,
                 address,
@@ -190,19 +203,33 @@ def node(
                 listen=listen,
                 advertise=advertise,
                 ssl=tls_context(tls_cert, tls_key),
-                recorder=recorder.recorder,
+                recorder=recording.recorder,
                 node_key=node_key,
             )
-            async with network, Carrier(network, streams or (), every) as carrier:
+            publishing = nullcontext() if telemetry is None else Telemetry(network, telemetry)
+            async with network, publishing, Carrier(network, streams or (), every) as carrier:
                 network.node.watch(lambda notice: say_notice(notice, as_json))
-                _say_node(network, carrier, "ready", as_json)
-                while not await one_of(ended, network.node.failed, timeout_s=interval):
-                    _say_node(network, carrier, "stats", as_json)
-                if network.node.failed.is_set():
-                    fail_by_mistake("node", network.node.driver)
-                _say_node(network, carrier, "stopped", as_json)
+                say = partial(_say_node, network, carrier, publishing, as_json)
+                await _tell_until(ended, network.node, interval, say, recording)
 
     run(main())
+
+
+async def _tell_until(
+    ended: asyncio.Event,
+    node: Node,
+    interval: float,
+    say: Callable[[str], None],
+    recording: Recording,
+) -> None:
+    """Say what is counted, every so often, until the node is asked to end."""
+    say("ready")
+    while not await one_of(ended, node.failed, timeout_s=interval):
+        say("stats")
+        recording.flush()
+    if node.failed.is_set():
+        fail_by_mistake("node", node.driver)
+    say("stopped")
 
 
 async def one_of(*events: asyncio.Event, timeout_s: float | None = None) -> bool:
@@ -228,18 +255,28 @@ def say_notice(notice: Notice, as_json: bool) -> None:
         typer.echo(f"{notice.kind}: {notice.detail} {notice.part or ''}".rstrip(), err=True)
 
 
-def _say_node(network: Network, carrier: Carrier, event: str, as_json: bool) -> None:
+def _say_node(
+    network: Network,
+    carrier: Carrier,
+    telemetry: Telemetry | nullcontext[None],
+    as_json: bool,
+    event: str,
+) -> None:
     counted = network.metrics
+    if isinstance(telemetry, Telemetry):
+        counted["telemetry"] = telemetry.figures()
     if as_json:
         row: dict[str, Any] = {"event": event, "node": show(network.node.node)}
         row |= {"address": network.node.address, "links": len(network.node.driver.links)}
         print_json({**row, **counted})
         return
     delivered = sum(part["delivered"] for part in counted["parts"].values())
+    lost = counted.get("telemetry", {}).get("dropped", 0)
     typer.echo(
         f"{event}: {show(network.node.node)} at {network.node.address}, "
         f"{len(network.node.driver.links)} links, {len(carrier.carried)} streams, "
         f"{delivered} messages delivered"
+        + (f", {lost} records of its telemetry dropped" if lost else "")
     )
 
 
@@ -255,6 +292,9 @@ def up(
         Path | None, typer.Option(help="A folder for keys and the registry; kept between runs.")
     ] = None,
     profile: Annotated[str, typer.Option(help="The profile to set.")] = "local",
+    telemetry: Annotated[
+        str | None, typer.Option(help="A stream of yours for what the nodes record; made if new.")
+    ] = None,
     with_parent: WithParent = False,
     as_json: AsJson = False,
 ) -> None:
@@ -269,7 +309,8 @@ def up(
         async with AsyncExitStack() as stack:
             stack.push_async_callback(network.stop)
             with progress_bar("starting", not as_json) as progress:
-                await _unless(ended, network.start(trackers, nodes, storage, progress))
+                starting = _start(network, trackers, nodes, storage, telemetry, progress)
+                await _unless(ended, starting)
             if ended.is_set():
                 return
             save_profile(SavedProfile(profile, parse_address(network.address), network.owner_key))
@@ -281,6 +322,24 @@ def up(
                     raise typer.Exit(1)
 
     run(main())
+
+
+async def _start(
+    local: LocalNetwork,
+    trackers: int,
+    nodes: int,
+    storage: int,
+    telemetry: str | None,
+    progress: Callable[[float], None],
+) -> None:
+    if telemetry is None:
+        await local.start(trackers, nodes, storage, progress)
+        return
+    await local.start(trackers, 0, storage, progress)
+    async with connect(local.address, key=local.owner_key) as network:
+        await network.create_stream(telemetry, storage=min(1, storage), exist_ok=True)
+    more = ("--telemetry", telemetry)
+    await asyncio.gather(*(local.add_node(more=more) for _ in range(nodes)))
 
 
 def _say_dead(dead: Child, ends: bool) -> None:

@@ -182,6 +182,17 @@ async def _print(message: Message, as_json: bool, printer: Printer) -> None:
                 "delay_ms": round(message.delay_ms, 3),
                 "missed": message.missed,
                 "gap": None if message.gap is None else msgspec.to_builtins(message.gap),
+                **shown_key(message.key),
             }
         )
     )
+
+
+def shown_key(key: bytes | None) -> dict[str, str]:
+    """Show the key of a message, if it has one, by a name that says how."""
+    if key is None:
+        return {}
+    try:
+        return {"key": key.decode()}
+    except UnicodeDecodeError:
+        return {"key_base64": base64.b64encode(key).decode()}

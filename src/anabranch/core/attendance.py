@@ -5,7 +5,16 @@ from anabranch.core.company import Company
 from anabranch.core.congestion import Congestion
 from anabranch.core.ids import StreamPart
 from anabranch.core.key_exchange import KeyExchange
-from anabranch.core.machine import Effect, Notice, Outcome, Publish, Retire, Subscribe, Unsubscribe
+from anabranch.core.machine import (
+    Effect,
+    Notice,
+    Outcome,
+    Publish,
+    PublishNumbered,
+    Retire,
+    Subscribe,
+    Unsubscribe,
+)
 from anabranch.core.outgoing import Outgoing
 from anabranch.core.overlay import Perform
 from anabranch.core.parts import Part, Parts
@@ -59,6 +68,14 @@ class Attendance:
             why = next(effect.kind for effect in effects if type(effect) is Notice)
             return effects + [Outcome(draft.ticket, why) for draft in event.drafts]
         return effects + self._outgoing.publish(state, event.drafts, now)
+
+    def publish_numbered(self, event: PublishNumbered, now: float) -> list[Effect]:
+        """Send drafts under their own numbers, or say why not."""
+        state, effects = self._attend(event.part, now)
+        if state is None:
+            why = next(effect.kind for effect in effects if type(effect) is Notice)
+            return [*effects, Outcome(event.ticket, why)]
+        return effects + self._outgoing.publish_numbered(state, event, now)
 
     def retire(self, event: Retire, now: float) -> list[Effect]:
         """Publish no more."""

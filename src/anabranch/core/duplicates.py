@@ -44,7 +44,7 @@ PUBLISHER_BYTES: Final = 20  # A chain's key begins with the publisher's address
 
 MAX_GAPS: Final = 10_000  # of one chain; section 4.2.2
 MAX_GAPS_PER_PART: Final = 200_000
-MAX_CHAINS_PER_PUBLISHER: Final = 64  # in one part
+MAX_CHAINS_PER_PUBLISHER: Final = 512  # in one part; so many tasks of a job may write to it
 MAX_CHAINS_PER_PART: Final = 20_000
 MAX_CHAINS: Final = 200_000  # of all parts of a node
 MAX_FLOORS: Final = 20_000  # publishers of one part with a floor of their own

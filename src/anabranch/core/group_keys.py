@@ -10,6 +10,8 @@ A publisher has a key of its own for each private stream, from its start on. Two
 
 A stream that everybody may read is not encrypted. A stream of which the registry says nothing is:
 what it is unsure of, a publisher keeps to itself.
+
+Frames whose numbers were given have keys that are made otherwise (standing_keys.py).
 """
 
 from collections import OrderedDict
@@ -31,6 +33,7 @@ from anabranch.core.encryption import (
 from anabranch.core.ids import FrameHead, NodeId
 from anabranch.core.machine import Effect, KeepKey, Sizes
 from anabranch.core.messages.data import Body
+from anabranch.core.standing_keys import StandingKeys, StandingLock
 
 MAX_KEYS = 10_000  # that others gave us; those used longest ago go first,
 MAX_KEYS_EACH = 256  # as they do among those of one publisher of one stream
@@ -46,6 +49,13 @@ class Readership(Protocol):
     @property
     def removals(self) -> int:
         """How often anybody has been told that he may read no more."""
+
+    @property
+    def changes(self) -> int:
+        """How many changes were made to the stream, of any kind."""
+
+    def last_lapse(self, now: float) -> int:
+        """Return when a permission to subscribe last ended of itself, in ms; 0: none ever did."""
 
     def lapsed(self, since: float, now: float) -> bool:
         """Tell whether a permission to read has ended of itself in the meantime."""
@@ -65,7 +75,7 @@ class KeyRing:
     """
 
     def __init__(self, me: NodeId, kept: Iterable[KeepKey] = ()) -> None:
-        self._me = me
+        self.me = me
         self._own: OrderedDict[tuple[str, bytes], bytes] = OrderedDict()  # last used last
         # By stream and publisher, and by id. Here, too, both are in the order of their last use.
         self._learned: OrderedDict[tuple[str, NodeId], OrderedDict[bytes, bytes]] = OrderedDict()
@@ -82,7 +92,7 @@ class KeyRing:
 
     def find(self, stream: str, publisher: NodeId, key_id: bytes) -> bytes | None:
         """Return the secret of a key, if we have it."""
-        if publisher == self._me and (secret := self.own(stream, key_id)) is not None:
+        if publisher == self.me and (secret := self.own(stream, key_id)) is not None:
             return secret
         learned = self._learned.get((stream, publisher))
         if learned is None or key_id not in learned:
@@ -104,7 +114,7 @@ class KeyRing:
         self._own[name] = key.secret
         if len(self._own) > MAX_OWN_KEYS:
             self._own.popitem(last=False)
-        return [KeepKey(stream, self._me, key.id, key.secret)]
+        return [KeepKey(stream, self.me, key.id, key.secret)]
 
     def learn(self, stream: str, publisher: NodeId, key: GroupKey) -> list[Effect]:
         """Learn a key that another process made; one that does not fit its id is none.
@@ -122,7 +132,7 @@ class KeyRing:
             self._forget_of((stream, publisher))
         if self._size > MAX_KEYS:
             self._forget_of(next(iter(self._learned)))
-        return [] if publisher == self._me else [KeepKey(stream, publisher, key.id, key.secret)]
+        return [] if publisher == self.me else [KeepKey(stream, publisher, key.id, key.secret)]
 
     def sizes(self) -> Sizes:
         """Return the tables with their bounds."""
@@ -166,6 +176,8 @@ class _Current(msgspec.Struct):
     readers: frozenset[NodeId]  # who may have the key
     look_again_at: float | None  # when a permission ends
     removals: int = 0
+    changes: int = 0
+    lapse_ms: int = 0  # when a permission last ended of itself
     looked_at: float = 0.0
     key: GroupKey | None = None  # None: everybody may read
     since: float = 0.0
@@ -187,10 +199,12 @@ class Locks:
         ring: KeyRing,
         stream: Callable[[str], Readership | None],
         entropy: Entropy,
+        standing: StandingKeys | None = None,
     ) -> None:
         self._ring = ring
         self._stream = stream
         self._entropy = entropy
+        self._standing = standing
         self._current: OrderedDict[str, _Current] = OrderedDict()
         self._changed: set[str] = set()  # of which the registry has spoken since we last looked
         self.newest_at = 0.0  # when we last took a new key into use
@@ -200,11 +214,22 @@ class Locks:
         if stream in self._current:
             self._changed.add(stream)
 
-    def next(self, stream: str, now: float) -> tuple[FrameLock | None, list[Effect]]:
-        """Return what encrypts the next frame of a stream: nothing, if everybody may read it."""
+    def next(
+        self, stream: str, now: float, given: int = 0
+    ) -> tuple[FrameLock | StandingLock | None, list[Effect]]:
+        """Return what encrypts the next frame of a stream: nothing, if everybody may read it.
+
+        The numbers of that frame may be `given`: then this is the first of them.
+        """
         current = self._look(stream, now)
         if current.public:
             return None, []
+        if given:
+            key = self._make_standing(stream, current, given)
+            kept = self._ring.use(stream, key)
+            if kept:
+                self.newest_at = now
+            return StandingLock(key), kept
         if current.key is None:
             self._begin(current, new_key(self._entropy, current.removals), now)
         assert current.key is not None
@@ -216,6 +241,23 @@ class Locks:
             self._begin(current, following, now)
             effects += self._ring.use(stream, following)
         return FrameLock(key, following, self._entropy), effects
+
+    def find(
+        self, name: tuple[str, NodeId, bytes], first: int, now: float
+    ) -> tuple[bytes | None, list[Effect]]:
+        """Return the secret of a key by stream, publisher and id, if we have it or can make it.
+
+        What another process of ours encrypted so we can read; `first` is its frame's first number.
+        Such a key is kept: after the next change of the stream it could not be made again.
+        """
+        stream, publisher, key_id = name
+        secret = self._ring.find(*name)
+        if secret is not None or publisher != self._ring.me or self._standing is None:
+            return secret, []
+        key = self._make_standing(stream, self._look(stream, now), first)
+        if key.id != key_id:
+            return None, []
+        return key.secret, self._ring.use(stream, key)
 
     def gave(self, stream: str, user: NodeId) -> None:
         """Take note of who has a key, who may lose the right to it before the next frame."""
@@ -249,7 +291,14 @@ class Locks:
             current.key = None  # perhaps of another process of ours: we need not have seen him
         current.readers, current.look_again_at = readers, until
         current.removals, current.looked_at = removals, now
+        if state is not None:
+            current.changes, current.lapse_ms = state.changes, state.last_lapse(now)
         return current
+
+    def _make_standing(self, stream: str, current: _Current, first: int) -> GroupKey:
+        assert self._standing is not None
+        stands = current.removals, current.changes, current.lapse_ms
+        return self._standing.make(stream, *stands, first)
 
     def _begin(self, current: _Current, key: GroupKey, now: float) -> None:
         current.key, current.since, current.frames = key, now, 0

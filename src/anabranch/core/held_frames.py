@@ -16,7 +16,7 @@ import msgspec
 
 from anabranch.core.frames import Lock
 from anabranch.core.ids import ChainKey, FrameHead, NodeId, PartKey, StreamPart
-from anabranch.core.machine import Deliver, Missed, Sizes
+from anabranch.core.machine import Deliver, Dropped, Effect, Missed, Sizes
 from anabranch.core.messages.storage import MAX_NUMBER
 
 HOLD_S = 30.0
@@ -78,6 +78,15 @@ class Held(msgspec.Struct):
         part, head, frame, hops = self.part, self.head, self.frame, self.hops
         after, upto, skip, most = self.after, self.upto, self.skip, self.most
         return Deliver(part, head, frame, hops, key, self.to, after, upto, skip, most)
+
+    def lost(self, reason: str) -> list[Effect]:
+        """Count it as not delivered, and say so to who reads in order."""
+        head, lost = self.head, list[Effect]()
+        lost.append(Dropped(head, reason, self.sender, self.to))
+        if self.to:
+            after, before = max(self.after, head.first - 1), min(self.upto, head.last) + 1
+            lost.append(Missed(self.to, self.part, head.chain, after, before, reason))
+        return lost if self.gap is None else [*lost, self.gap]
 
 
 class _Share:

@@ -28,6 +28,7 @@ MAX_SEQUENCE = (1 << SEQUENCE_BITS) - 1
 MAX_TIMESTAMP_MS = (1 << (63 - SEQUENCE_BITS)) - 1  # the year 2248
 MAX_PARTITIONS = 100
 MAX_STREAM_ID_LENGTH = 256
+MAX_SKEW_S = 300.0  # between a clock and the numbers that are taken for new there
 
 _STREAM_ID = re.compile(r"0x[0-9a-f]{40}/[A-Za-z0-9_.~-]+(?:/[A-Za-z0-9_.~-]+)*")
 

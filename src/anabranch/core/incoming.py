@@ -10,6 +10,7 @@ from anabranch.core.congestion import Congestion
 from anabranch.core.duplicates import CONTRADICTION, NEW, SEEN, TOO_OLD, Verdict
 from anabranch.core.errors import RemoteError
 from anabranch.core.identity import Verify
+from anabranch.core.ids import MAX_SKEW_S as MAX_SKEW_S
 from anabranch.core.ids import SEQUENCE_BITS, FrameHead, NodeId
 from anabranch.core.key_exchange import KeyExchange
 from anabranch.core.links import Links
@@ -20,8 +21,6 @@ from anabranch.core.parts import Part, Parts
 from anabranch.core.permission import Permission
 from anabranch.core.reader import Reader
 from anabranch.core.storage import Storage
-
-MAX_SKEW_S = 300.0
 
 _WHY = {SEEN: "duplicate", CONTRADICTION: "contradiction", TOO_OLD: "too-old"}
 

@@ -34,6 +34,7 @@ from anabranch.core.messages.links import MAX_KEY_HOPS
 from anabranch.core.messages.storage import MAX_NUMBER
 from anabranch.core.parts import MAX_PARTS, Part, Parts
 from anabranch.core.service import Service
+from anabranch.core.standing_keys import StandingKeys
 
 READABLE_FOR_S = 1.0  # after this our own permission is looked up again
 FIRST_ASKED_S = 2.0  # within this time of a new key, those who need it ask for it,
@@ -67,7 +68,7 @@ class KeyExchange(Service):
         self._parts = parts
         self._congestion = congestion
         self._ring = KeyRing(signer.node, kept)
-        self._locks = Locks(self._ring, registry.stream, entropy)
+        self._locks = Locks(self._ring, registry.stream, entropy, StandingKeys(signer))
         self._held = HeldFrames()
         self._routes = KeyRoutes()
         common = (signer, curve, entropy, network, registry, self._ring)
@@ -79,9 +80,9 @@ class KeyExchange(Service):
 
     # --- What the Peer needs of us --------------------------------------------------------
 
-    def lock(self, stream: str, now: float) -> tuple[Locking | None, list[Effect]]:
+    def lock(self, stream: str, now: float, given: int) -> tuple[Locking | None, list[Effect]]:
         """Return what encrypts the next frame that we publish; None if everybody may read it."""
-        return self._locks.next(stream, now)
+        return self._locks.next(stream, now, given)
 
     @property
     def lingers_until(self) -> float:
@@ -118,7 +119,7 @@ class KeyExchange(Service):
         if held.queue not in self._held:  # else it must not overtake those that wait
             passed, learned = self._pass(held, now)
             if not passed and self._asking.is_in_vain(held.key, now):
-                passed = _lost(held, NO_KEY)
+                passed = held.lost(NO_KEY)
             if passed:
                 if learned is not None:
                     passed += self._drain((), [learned], now)
@@ -132,7 +133,7 @@ class KeyExchange(Service):
     def leave(self, part: Part, now: float) -> list[Effect]:
         """The application wants nothing of a part any more."""
         gone = self._held.leave(part.key)
-        effects = [effect for held in gone for effect in _lost(held, NO_KEY)]
+        effects = [effect for held in gone for effect in held.lost(NO_KEY)]
         effects += self._drain(dict.fromkeys(held.queue for held in gone), (), now)
         self._rearm()
         return effects
@@ -180,12 +181,12 @@ class KeyExchange(Service):
         if lock.encryption != AES_256_GCM:
             return [held.opened(b"")], None
         if not self._may_read(held.part.stream, now):
-            return _lost(held, UNREADABLE), None
-        secret = self._ring.find(*held.key)
+            return held.lost(UNREADABLE), None
+        secret, kept = self._locks.find(held.key, held.head.first, now)
         if secret is None:
-            return _lost(held, NO_KEY) if self._asking.is_refused(held.key, now) else [], None
+            return held.lost(NO_KEY) if self._asking.is_refused(held.key, now) else [], None
         effects, learned = self._learn_next(held, GroupKey(lock.key_id, secret))
-        return [*effects, held.opened(secret)], learned
+        return [*kept, *effects, held.opened(secret)], learned
 
     def _may_read(self, stream: str, now: float) -> bool:
         if self._readable.get(stream, 0.0) > now:
@@ -246,7 +247,7 @@ class KeyExchange(Service):
         if passed and type(passed[-1]) is Deliver:
             if not self._counts(held, now):
                 # It waited so long that its publisher has lost the right meanwhile.
-                passed[-1:] = _lost(held, UNPERMITTED)
+                passed[-1:] = held.lost(UNPERMITTED)
             elif held.gap is not None:
                 passed.append(held.gap)
         return passed
@@ -263,7 +264,7 @@ class KeyExchange(Service):
         effects, learned = list[Effect](), deque[KeyName]()
         for held in gone:
             # Not all of them lack their key: some only waited for those before them.
-            effects += self._let_go(held, learned, now) or _lost(held, NO_KEY)
+            effects += self._let_go(held, learned, now) or held.lost(NO_KEY)
         return effects + self._drain(dict.fromkeys(held.queue for held in gone), learned, now)
 
     def _end(self) -> list[Effect]:
@@ -296,10 +297,11 @@ class KeyExchange(Service):
         chain, taken = message.chain, None
         upstream = self._congestion.upstream(state.key, chain)
         if publisher_of(chain) == self._me:
-            ours = state.publishing is not None and state.publishing.chain == chain
+            mine = state.publishing
+            ours = mine is not None and mine.chain == chain
             # A chain that comes to us is another process's, which knows better who has its keys;
-            # one that does not may be of a former life of ours.
-            if ours or upstream is None:
+            # one that does not may be of a former life of ours. One with given numbers is shared.
+            if ours or upstream is None or (mine is not None and mine.owns(chain)):
                 taken = self._answering.take(sender, message, ours, now)
         if taken is None and state.subscribed and state.reads:
             onward = [peer for peer in state.overlay.neighbours(state.part) if peer != sender]
@@ -385,16 +387,6 @@ class KeyExchange(Service):
     def _rearm(self) -> None:
         times = (self._held.next_at, self._asking.wakeup_at, self._answering.wakeup_at)
         self.wakeup_at = min((at for at in times if at is not None), default=None)
-
-
-def _lost(held: Held, reason: str) -> list[Effect]:
-    """Count a frame that is not delivered, and say so to who reads in order."""
-    head, lost = held.head, list[Effect]()
-    lost.append(Dropped(head, reason, held.sender, held.to))
-    if held.to:
-        after, before = max(held.after, head.first - 1), min(held.upto, head.last) + 1
-        lost.append(Missed(held.to, held.part, head.chain, after, before, reason))
-    return lost if held.gap is None else [*lost, held.gap]
 
 
 KeyExchangeFactory = Callable[[Parts, Congestion], KeyExchange]

@@ -109,6 +109,23 @@ class Publish(msgspec.Struct):
     drafts: Sequence[Draft]
 
 
+class PublishNumbered(msgspec.Struct):
+    """The application publishes drafts under numbers of its own choice, in a chain of its choice.
+
+    They leave in one frame, and `previous` is the number of the chain's message before it (0: the
+    chain begins here). Published again, even by another process of the same user, it is the same
+    frame to the byte. Its one Outcome has this `ticket`, and so has the Receipt if `copies` are
+    wanted; what the drafts themselves say of the two is not looked at.
+    """
+
+    part: StreamPart
+    chain: int
+    previous: int
+    drafts: Sequence[tuple[int, Draft]]  # with their numbers, which ascend
+    ticket: int = 0
+    copies: int = 0
+
+
 class Retire(msgspec.Struct, gc=False):
     """The application publishes to `part` no more; its subscription keeps it in the overlay."""
 
@@ -146,6 +163,7 @@ Event = (
     | Subscribe
     | Unsubscribe
     | Publish
+    | PublishNumbered
     | Retire
     | Follow
     | Request
@@ -177,10 +195,11 @@ class Forward(msgspec.Struct):
 
 
 class Published(msgspec.Struct, gc=False):
-    """Take note of a frame we have just made and signed."""
+    """Take note of a frame we have just made and signed, under numbers that were given or not."""
 
     head: FrameHead
     frame: bytes
+    is_given: bool = False
 
 
 class Deliver(msgspec.Struct, gc=False):

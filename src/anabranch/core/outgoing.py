@@ -9,10 +9,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 from anabranch.core.duplicates import NEW
+from anabranch.core.frames import Locking
 from anabranch.core.identity import Signer
 from anabranch.core.ids import ChainKey, NodeId, PartKey, chain_key, publisher_of
 from anabranch.core.key_exchange import KeyExchange
-from anabranch.core.machine import Deliver, Draft, Effect, Forward, Published
+from anabranch.core.machine import Deliver, Draft, Effect, Forward, Published, PublishNumbered
 from anabranch.core.overlay import Carried, Perform, RecentFrames
 from anabranch.core.parts import Part
 from anabranch.core.permission import DOUBT_FOR_S, Permission
@@ -64,14 +65,24 @@ class Outgoing:
         return self._due.next_at
 
     def publish(self, state: Part, drafts: Sequence[Draft], now: float) -> list[Effect]:
-        """Take drafts of the application: if we may not publish, ask the registry once more."""
-        publishing = state.publishing
-        if publishing is None:
+        """Take drafts of the application."""
+        return self._permit(state, self._begin(state).add(drafts), now)
+
+    def publish_numbered(self, state: Part, event: PublishNumbered, now: float) -> list[Effect]:
+        """Take drafts of the application that have their numbers."""
+        return self._permit(state, self._begin(state).add_numbered(event, now), now)
+
+    def _begin(self, state: Part) -> Publishing:
+        if state.publishing is None:
             chain = chain_key(self._signer.node, int.from_bytes(self._entropy(8)))
             sign, patience_s = self._signer.sign, self._patience_s
-            publishing = Publishing(state.key, chain, sign, patience_s, self._flight)
-            state.publishing = publishing
-        effects = publishing.add(drafts)
+            state.publishing = Publishing(state.key, chain, sign, patience_s, self._flight)
+        return state.publishing
+
+    def _permit(self, state: Part, effects: list[Effect], now: float) -> list[Effect]:
+        """Send what waits; if we may not publish, ask the registry once more."""
+        publishing = state.publishing
+        assert publishing is not None
         if self._permitted(state, now):
             publishing.doubted_until = None
         elif publishing.doubted_until is None:
@@ -99,11 +110,14 @@ class Outgoing:
         effects = self.look(state, now)
         while (made := self._next_frame(state, effects, now)) is not None:
             head, frame = made.head, made.frame
-            if state.seen.check(head.chain, head.previous, head.first, head.last) is NEW:
+            is_new = state.seen.check(head.chain, head.previous, head.first, head.last) is NEW
+            if is_new:
                 state.seen.mark(head.chain, head.previous, head.last)
-            self._recent.add(state.key, frame, now)
-            effects.append(Published(head, frame))
-            effects += self._deliver(state, made, now)
+            effects += self._ask_storage(state, made, now)
+            if is_new or not made.is_given:  # else it was published before, here or elsewhere
+                self._recent.add(state.key, frame, now)
+                effects.append(Published(head, frame, made.is_given))
+                effects += self._deliver(state, made, now)
             if publishing.behind:
                 publishing.owe([made])
             else:
@@ -111,12 +125,16 @@ class Outgoing:
         self._rearm(state)
         return effects
 
+    def _ask_storage(self, state: Part, made: Unconfirmed, now: float) -> list[Effect]:
+        """Ask for the receipts that are wanted of a frame."""
+        if self._receipts is None or not made.copies:
+            return []
+        named, copies = (state.part, made.head, made.frame), made.copies
+        return self._serve(self._receipts.published(*named, copies, now, made.is_given), now)
+
     def _deliver(self, state: Part, made: Unconfirmed, now: float) -> list[Effect]:
         """Hand our own frame to those on this node who want it."""
         head, frame, effects = made.head, made.frame, list[Effect]()
-        if self._receipts is not None and made.copies:
-            asked = self._receipts.published(state.part, head, frame, made.copies, now)
-            effects += self._serve(asked, now)
         if not state.subscribed:
             return effects
         if state.plain and (self._keys is None or not state.reads):
@@ -130,12 +148,15 @@ class Outgoing:
     def _next_frame(self, state: Part, effects: list[Effect], now: float) -> Unconfirmed | None:
         """Make the next frame of a part, encrypted if not everybody may read it."""
         assert state.publishing is not None
-        if self._keys is None:
+        keys, stream = self._keys, state.part.stream
+        if keys is None:
             return state.publishing.next_frame(now)
-        if not state.publishing.ready(now):
-            return None
-        lock, kept = self._keys.lock(state.part.stream, now)
-        effects += kept
+
+        def lock(given: int) -> Locking | None:
+            locking, kept = keys.lock(stream, now, given)
+            effects.extend(kept)
+            return locking
+
         return state.publishing.next_frame(now, lock)
 
     def look(self, state: Part, now: float) -> list[Effect]:
@@ -162,11 +183,11 @@ class Outgoing:
         if publisher_of(chain) != self._signer.node:
             return None
         publishing = state.publishing
-        if publishing is None or publishing.chain != chain:
+        if publishing is None:
             return []  # of a chain that we have ended
-        if number > publishing.newest:
+        if not publishing.could_have(chain, number):
             return None
-        effects = publishing.confirm(number)
+        effects = publishing.confirm(chain, number)
         if effects:
             behind = publishing.behind
             if behind:

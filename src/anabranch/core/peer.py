@@ -32,6 +32,7 @@ from anabranch.core.machine import (
     LinkUp,
     Notice,
     Publish,
+    PublishNumbered,
     Received,
     Release,
     Retire,
@@ -137,7 +138,8 @@ class Peer:
             Writable: partial(self._done, self._slow.writable),
             Subscribe: partial(self._done, self._attendance.subscribe),
             Unsubscribe: partial(self._done, self._attendance.unsubscribe),
-            Publish: self._publish,
+            Publish: partial(self._publish, self._attendance.publish),
+            PublishNumbered: partial(self._publish, self._attendance.publish_numbered),
             Retire: partial(self._done, self._attendance.retire),
         }
         for kind, service in self._services.by_event.items():
@@ -283,8 +285,8 @@ class Peer:
     def _done(self, do: Callable[..., list[Effect]], event: Event, now: float) -> list[Effect]:
         return self._after(do(event, now), now)
 
-    def _publish(self, event: Publish, now: float) -> list[Effect]:
-        effects = self._attendance.publish(event, now)
+    def _publish(self, do: Callable[..., list[Effect]], event: Event, now: float) -> list[Effect]:
+        effects = do(event, now)
         self._rearm()
         return effects
 

@@ -1,4 +1,4 @@
-"""The publishing side of one stream part: numbering, batching, waiting, being confirmed.
+"""The publishing side of one stream part: making frames, waiting, being confirmed.
 
 Drafts become a frame the moment they may leave. While the publisher has been told to slow down
 they wait, bounded, and those that waited leave together. A frame is kept until a neighbour says
@@ -10,34 +10,32 @@ left of it is confirmed: a link that was given all at once would be cut for it, 
 given all again.
 """
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
 from anabranch.core.frames import MAX_FRAME_BYTES, Locking, build
-from anabranch.core.ids import ChainKey, FrameHead, NodeId, PartKey, next_number
-from anabranch.core.machine import Draft, Effect, Outcome, Sizes
-from anabranch.core.messages.data import MAX_CONTENT_BYTES
+from anabranch.core.ids import ChainKey, FrameHead, NodeId, PartKey
+from anabranch.core.machine import Draft, Effect, Outcome, PublishNumbered, Sizes
+from anabranch.core.waiting_drafts import WaitingDrafts
 
-MAX_WAITING_DRAFTS = 10_000
-MAX_WAITING_BYTES = 16 << 20
 MAX_STRANDED_FRAMES = 1_000  # that nobody has confirmed
 MAX_STRANDED_BYTES = 16 << 20
 STRANDED_FOR_S = 60.0
 CONFIRM_S = 2.0  # how long a frame may go unconfirmed before it is offered again
 OFFER_BYTES = 1 << 20  # of a part's backlog that may be on the way, unconfirmed; or one frame
 MAX_FLYING_BYTES = 4 << 20  # of the backlogs of all parts, since they share links
-FRAME_MESSAGES = 128
-FRAME_CONTENT_BYTES = 64 << 10
+MAX_GIVEN_CHAINS = 512  # in which we publish under given numbers, in one part
 
 SENT = "sent"
 EXPIRED = "no-neighbour"
-QUEUE_FULL = "queue-full"
-TOO_LARGE = "too-large"
-NO_SUCH_TYPE = "no-such-content-type"
 NO_SUCH_STREAM = "no-such-stream"
 UNPERMITTED = "unpermitted"
+
+
+_Name = tuple[ChainKey, int]  # a chain, and the last number of a frame of it
+Locker = Callable[[int], Locking | None]  # given the first number if those were given, else 0
 
 
 class Unconfirmed(msgspec.Struct):
@@ -51,6 +49,12 @@ class Unconfirmed(msgspec.Struct):
     offered: bool = False  # whether it has left for anybody
     flying: bool = False  # whether it left from the backlog and is not confirmed or owed anew
     copies: Sequence[tuple[int, int]] = ()  # of drafts that want receipts: ticket, copies
+    is_given: bool = False  # its numbers are the application's choice
+
+    @property
+    def name(self) -> _Name:
+        """What it is known by."""
+        return self.head.chain, self.head.last
 
     @property
     def size(self) -> int:
@@ -73,7 +77,7 @@ Owed = frozenset[NodeId] | None  # those to whom a frame must be offered; None: 
 
 
 class Publishing:
-    """Our own chain in one part."""
+    """What we publish in one part: our own chain, and those with given numbers."""
 
     def __init__(
         self,
@@ -92,12 +96,13 @@ class Publishing:
         self._part = part
         self._sign = sign
         self._patience_s = patience_s
-        self._waiting: deque[Draft] = deque()
-        self._waiting_bytes = 0
-        self._unconfirmed: OrderedDict[int, Unconfirmed] = OrderedDict()  # by their last number
+        self._waiting = WaitingDrafts(chain)
+        # Chains with given numbers, and their newest ones: the last used stay.
+        self._given: OrderedDict[ChainKey, int] = OrderedDict()
+        self._unconfirmed: OrderedDict[_Name, Unconfirmed] = OrderedDict()
         self._unconfirmed_bytes = 0
         self._again_at: float | None = None  # when to look for what must be offered again
-        self._backlog: OrderedDict[int, Owed] = OrderedDict()  # unconfirmed, in order of offering
+        self._backlog: OrderedDict[_Name, Owed] = OrderedDict()  # unconfirmed, in order of offering
         self._flight = flight or Flight()
         self._flying_bytes = 0  # our own share of the flight
         self._held = False  # whether a pause keeps the backlog from going on
@@ -139,32 +144,16 @@ class Publishing:
 
     def add(self, drafts: Sequence[Draft]) -> list[Effect]:
         """Queue drafts; those that cannot be taken have their outcome at once."""
-        refused: list[Effect] = []
-        for draft in drafts:
-            size = len(draft.content)
-            if size > MAX_CONTENT_BYTES:
-                refused.append(Outcome(draft.ticket, TOO_LARGE))
-                continue
-            if not 0 <= draft.content_type <= 255:
-                refused.append(Outcome(draft.ticket, NO_SUCH_TYPE))
-                continue
-            if (
-                len(self._waiting) >= MAX_WAITING_DRAFTS
-                or self._waiting_bytes + size > MAX_WAITING_BYTES
-            ):
-                refused.append(Outcome(draft.ticket, QUEUE_FULL))
-                continue
-            self._waiting.append(draft)
-            self._waiting_bytes += size
-        return refused
+        return self._waiting.add(drafts)
+
+    def add_numbered(self, event: PublishNumbered, now: float) -> list[Effect]:
+        """Queue drafts with numbers of the application's choice, or refuse them."""
+        return self._waiting.add_numbered(event, now)
 
     def refuse(self, result: str) -> list[Effect]:
         """Let none of the drafts that wait become a frame."""
-        effects: list[Effect] = [Outcome(draft.ticket, result) for draft in self._waiting]
-        self._waiting.clear()
-        self._waiting_bytes = 0
         self.doubted_until = None
-        return effects
+        return self._waiting.refuse(result)
 
     def waits(self) -> bool:
         """Tell whether any draft waits to become part of a frame."""
@@ -176,31 +165,49 @@ class Publishing:
             return False
         return self.doubted_until is None
 
-    def next_frame(self, now: float, lock: Locking | None = None) -> Unconfirmed | None:
+    def next_frame(self, now: float, lock: Locker | None = None) -> Unconfirmed | None:
         """Make the next frame of what waits, if one may be made, and keep it."""
         if not self.ready(now):
             return None
-        batch: list[tuple[int, Draft]] = []
-        previous, size = self.newest, 0
-        now_ms = int(now * 1000)
-        while self._waiting and len(batch) < FRAME_MESSAGES:
-            draft = self._waiting[0]
-            size += len(draft.content)
-            if batch and size > FRAME_CONTENT_BYTES:
-                break
-            self._waiting.popleft()
-            self._waiting_bytes -= len(draft.content)
-            self.newest = next_number(self.newest, now_ms)
-            batch.append((self.newest, draft))
+        batch = self._waiting.take(self.newest, now)
         self._left_since_pause = True
-        frame = build(self._part, self.chain, previous, batch, self._sign, lock)
-        head = FrameHead(self._part, self.chain, previous, batch[0][0], self.newest, len(batch))
-        tickets = [(draft.ticket, number) for number, draft in batch]
-        made = Unconfirmed(head, frame, tickets, now + self._patience_s, now)
-        made.copies = [(draft.ticket, draft.copies) for _, draft in batch if draft.copies]
-        self._unconfirmed[head.last] = made
+        chain, previous, drafts = batch.chain, batch.previous, batch.drafts
+        first, last = drafts[0][0], drafts[-1][0]
+        locking = lock(first if batch.is_given else 0) if lock is not None else None
+        frame = build(self._part, chain, previous, drafts, self._sign, locking)
+        head = FrameHead(self._part, chain, previous, first, last, len(drafts))
+        made = Unconfirmed(head, frame, batch.tickets, now + self._patience_s, now)
+        made.copies, made.is_given = batch.copies, batch.is_given
+        if batch.is_given:
+            self._own(chain, last)
+            self._supersede(made)
+        else:
+            self.newest = last
+        self._unconfirmed[made.name] = made
         self._unconfirmed_bytes += made.size
         return made
+
+    def owns(self, chain: ChainKey) -> bool:
+        """Tell whether we publish in a chain: it is our own, or one with given numbers."""
+        return chain == self.chain or chain in self._given
+
+    def could_have(self, chain: ChainKey, number: int) -> bool:
+        """Tell whether a neighbour may have a frame that ends so; of chains long ago, who knows."""
+        newest = self.newest if chain == self.chain else self._given.get(chain, number)
+        return number <= newest
+
+    def _own(self, chain: ChainKey, last: int) -> None:
+        self._given[chain] = max(last, self._given.get(chain, 0))
+        self._given.move_to_end(chain)
+        if len(self._given) > MAX_GIVEN_CHAINS:
+            self._given.popitem(last=False)
+
+    def _supersede(self, made: Unconfirmed) -> None:
+        """Let a frame stand for the one of the same name that is still unconfirmed."""
+        before = self._unconfirmed.get(made.name)
+        if before is not None:
+            made.tickets = [*before.tickets, *made.tickets]
+            self._forget(before)
 
     # --- Frames that nobody is known to have ----------------------------------------------
 
@@ -217,13 +224,13 @@ class Publishing:
         if self._again_at is None and self.neighbours:
             self._again_at = now + CONFIRM_S
 
-    def confirm(self, number: int) -> list[Effect]:
-        """A neighbour has the frame that ends with this number.
+    def confirm(self, chain: ChainKey, number: int) -> list[Effect]:
+        """A neighbour has the frame of a chain that ends with this number.
 
         It says nothing of the frames before: they may have gone to another neighbour, whose link
         died, or have been dropped from the queue of a slow one.
         """
-        frame = self._unconfirmed.get(number)
+        frame = self._unconfirmed.get((chain, number))
         if frame is None or not frame.offered:
             return []
         return self._settle(frame, SENT)
@@ -267,8 +274,8 @@ class Publishing:
     def sizes(self) -> Sizes:
         """Return the queues with their bounds."""
         return {
-            "waiting drafts": (len(self._waiting), MAX_WAITING_DRAFTS),
-            "waiting bytes": (self._waiting_bytes, MAX_WAITING_BYTES),
+            **self._waiting.sizes(),
+            "chains with given numbers": (len(self._given), MAX_GIVEN_CHAINS),
             "unconfirmed frames": (len(self._unconfirmed), MAX_STRANDED_FRAMES),
             "unconfirmed bytes": (self._unconfirmed_bytes, MAX_STRANDED_BYTES),
             "backlog frames": (len(self._backlog), MAX_STRANDED_FRAMES),
@@ -294,18 +301,18 @@ class Publishing:
         self.neighbours = neighbours
         if new or not neighbours:  # what flew to others says nothing of the way to these
             before, self._backlog = self._backlog, OrderedDict()
-            for number, frame in self._unconfirmed.items():
+            for name, frame in self._unconfirmed.items():
                 self._land(frame)
                 if new:
-                    owed = before.get(number, frozenset()) if frame.offered else None
-                    self._backlog[number] = None if owed is None else new | owed & present
+                    owed = before.get(name, frozenset()) if frame.offered else None
+                    self._backlog[name] = None if owed is None else new | owed & present
         return bool(new)
 
     def owe(self, frames: Iterable[Unconfirmed]) -> None:
         """Let frames be offered to all neighbours, when it is their turn."""
         for frame in frames:
             self._land(frame)
-            self._backlog[frame.head.last] = None
+            self._backlog[frame.name] = None
 
     def resumes(self, now: float) -> bool:
         """Tell whether the backlog may go on: a pause is for what is old, too."""
@@ -323,8 +330,8 @@ class Publishing:
             if self._again_at is None:  # should the others never make room
                 self._again_at = now + CONFIRM_S
             return None
-        number, owed = self._backlog.popitem(last=False)
-        frame = self._unconfirmed[number]
+        name, owed = self._backlog.popitem(last=False)
+        frame = self._unconfirmed[name]
         frame.flying = True
         self._flying_bytes += frame.size
         self._flight.bytes += frame.size
@@ -344,10 +351,13 @@ class Publishing:
 
     def _settle(self, frame: Unconfirmed, result: str) -> list[Effect]:
         """Say what became of a frame's messages, and forget it."""
-        del self._unconfirmed[frame.head.last]
-        self._unconfirmed_bytes -= frame.size
-        self._backlog.pop(frame.head.last, None)
-        self._land(frame)
+        self._forget(frame)
         if not self._unconfirmed:
             self._again_at = None
         return [Outcome(ticket, result, number) for ticket, number in frame.tickets]
+
+    def _forget(self, frame: Unconfirmed) -> None:
+        del self._unconfirmed[frame.name]
+        self._unconfirmed_bytes -= frame.size
+        self._backlog.pop(frame.name, None)
+        self._land(frame)

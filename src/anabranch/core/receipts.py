@@ -42,6 +42,7 @@ MAX_KEEPERS = 256  # storage nodes to which we hold links
 
 BUSY = "busy"  # too much waits for its receipts already
 DISAGREES = "storage-disagrees"
+OTHERWISE = "stored-otherwise"  # what was published under the same numbers is something else
 
 _DOMAIN = b"anabranch acknowledged v1\0"
 
@@ -91,6 +92,7 @@ class _Awaited(msgspec.Struct):
     hand_at: float
     words: dict[NodeId, tuple[int, Acknowledged]]  # the offset, and the word that names it
     disputed: bool = False
+    is_given: bool = False
 
 
 class Receipts(Service):
@@ -117,8 +119,12 @@ class Receipts(Service):
         frame: bytes,
         wanted: Sequence[tuple[int, int]],
         now: float,
+        is_given: bool = False,
     ) -> list[Effect]:
-        """Ask for receipts of drafts in a frame of ours: their tickets, and how many copies."""
+        """Ask for receipts of drafts in a frame of ours: their tickets, and how many copies.
+
+        Its numbers may be given: then it may have been published before, and even be stored.
+        """
         keepers = self._registry.keepers(part.stream)
         effects: list[Effect] = []
         possible = [each for each in wanted if each[1] <= len(keepers)]
@@ -131,8 +137,13 @@ class Receipts(Service):
             return effects
         effects += self._need(keepers, now)
         name, digest = FrameName(head.chain, head.last), hashlib.sha256(frame).digest()
+        if (before := self._frames.get((part, name))) is not None:
+            possible = [*before.wanted, *possible]
+            self._forget(before)
         until, hand_at = now + STORED_S, now + AGAIN_S
-        self._frames[part, name] = _Awaited(part, name, frame, digest, possible, until, hand_at, {})
+        awaited = _Awaited(part, name, frame, digest, possible, until, hand_at, {})
+        awaited.is_given = is_given
+        self._frames[part, name] = awaited
         self._bytes += len(frame)
         self._ask_at.set((part, name), now + GATHER_S)
         self._rearm()
@@ -212,11 +223,16 @@ class Receipts(Service):
         if not news or not self._keeps(sender, part):
             return []  # late, or of somebody who was one of them until just now
         check_receipt(self._network, part, self._verify, sender, message)
-        if any(holding.digest != awaited.digest for awaited, holding in news):
+        others = [awaited for awaited, holding in news if holding.digest != awaited.digest]
+        if not all(awaited.is_given for awaited in others):
             raise RemoteError("receipt", "of another frame than ours")
         effects: list[Effect] = []
         for awaited, holding in news:
-            effects += self._said(awaited, sender, holding, message)
+            if holding.digest == awaited.digest:
+                effects += self._said(awaited, sender, holding, message)
+            elif self._frames.get((part, awaited.name)) is awaited:  # else it was named twice
+                effects += [Receipt(ticket, (), OTHERWISE) for ticket, _ in awaited.wanted]
+                self._forget(awaited)
         self._rearm()
         return effects
 

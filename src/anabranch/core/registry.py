@@ -91,6 +91,7 @@ class StreamState(ChainState):
         self.created: CreateStream | None = None
         self.permissions: dict[NodeId, Permission] = {}
         self.removals = 0  # grows with every change that may take from anybody what he reads
+        self.changes = 0  # that were made to it, of any kind
         self.writers: dict[NodeId, None] = {}  # who was ever told that he may publish
         self.first_storage: tuple[NodeId, ...] = ()  # the first storage nodes that it named
 
@@ -134,6 +135,11 @@ class StreamState(ChainState):
             held.rights & Right.SUBSCRIBE and since * 1000 < held.expires_ms <= now * 1000
             for held in self.permissions.values()
         )
+
+    def last_lapse(self, now: float) -> int:
+        """Return when a permission to subscribe last ended of itself, in ms; 0: none ever did."""
+        held = (each for each in self.permissions.values() if each.rights & Right.SUBSCRIBE)
+        return max((each.expires_ms for each in held if each.expires_ms <= now * 1000), default=0)
 
     def held(self, node: NodeId, at_ms: int) -> int:
         """Return all rights of a node at a time."""

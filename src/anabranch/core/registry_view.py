@@ -59,6 +59,13 @@ class StreamView(Protocol):
     def first_storage(self) -> tuple[NodeId, ...]:
         """The first storage nodes that it named: no others may begin its logs."""
 
+    @property
+    def changes(self) -> int:
+        """How many changes were made to the stream, of any kind."""
+
+    def last_lapse(self, now: float) -> int:
+        """Return when a permission to subscribe last ended of itself, in ms; 0: none ever did."""
+
     def lapsed(self, since: float, now: float) -> bool:
         """Tell whether a permission to subscribe has ended of itself in the meantime."""
 

@@ -107,6 +107,7 @@ def weigh(
     )
     if isinstance(after, StreamState):
         after.removals += entry.removes_readers
+        after.changes += 1
     return entry, after
 
 
@@ -131,6 +132,7 @@ def resolve(empty: ChainState, entries: Sequence[Entry]) -> ChainState:
     if isinstance(state, StreamState):
         # Of two branches that meet, each may have let somebody read whom the other did not.
         state.removals = len(rivals) + sum(entry.removes_readers for entry in entries)
+        state.changes = len(entries)
     return state
 
 

@@ -53,7 +53,7 @@ class SlowLinks:
 
     def _tell(self, state: Part, chain: ChainKey, pause_ms: int, now: float) -> list[Effect]:
         """Pass the word towards the publisher, or heed it if that is us."""
-        if state.publishing is not None and state.publishing.chain == chain:
+        if state.publishing is not None and state.publishing.owns(chain):
             self._pause(state, pause_ms / 1000, now)
             return []
         upstream = self._congestion.whom_to_tell(state.key, chain, now)

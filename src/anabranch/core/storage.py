@@ -12,6 +12,7 @@ from anabranch.core.changes import CreateStream
 from anabranch.core.errors import RemoteError
 from anabranch.core.identity import Signer, Verify
 from anabranch.core.ids import (
+    MAX_SKEW_S,
     SEQUENCE_BITS,
     ChainKey,
     FrameHead,
@@ -58,7 +59,6 @@ from anabranch.core.timers import Timers
 from anabranch.core.verified_frames import VerifiedFrames
 
 MAX_LOGS = MAX_PARTS  # that are kept up to date
-MAX_SKEW_S = 300.0
 CONFIRM_S = 10.0  # how often the registry is asked whether a stream is deleted indeed
 
 

@@ -1,7 +1,8 @@
-"""What an experiment is: its options, and three functions to run, tabulate and draw it."""
+"""What an experiment is: its options, the units it is cut into, and what becomes of the results."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -41,6 +42,7 @@ class Params:
     speedup: float = 1.0  # how much faster than in the paper they come
     capacity: float = 0.0  # packets that a node takes in a second; 0: any number
     ordered: bool = False  # whether storage nodes help all to read in order
+    traces: str | None = None  # the folder to leave traces in; the rows do not depend on it
 
     def __post_init__(self) -> None:
         if min(self.nodes, default=0) < 2:
@@ -74,12 +76,68 @@ def unseen(done: float, /) -> None:
     """Show no progress."""
 
 
-class Run(Protocol):
-    """Yields one row for each number of nodes, and leaves in `samples` what pictures need."""
+@dataclass(frozen=True)
+class Unit:
+    """A piece of an experiment that is measured by itself, by whichever process."""
+
+    params: Params
+    nodes: int
+    repeat: int = 0
+    work: int = 1  # how much there is to do, beside other units
+
+    @property
+    def seed(self) -> str:
+        """Return the seed that all randomness of this unit comes from."""
+        return self.params.seed_of(self.nodes, self.repeat)
+
+
+class Cut(Protocol):
+    """Cuts an experiment into units."""
+
+    def __call__(self, params: Params) -> Sequence[Unit]: ...
+
+
+class Measure(Protocol):
+    """Measures a unit; what it returns can be sent to another process, as the unit can.
+
+    It is a function at the top of a module, where another process finds it.
+    """
+
+    def __call__(self, unit: Any, progress: Progress = ...) -> Any: ...
+
+
+class MakeRows(Protocol):
+    """Makes rows of the results, which come in the order of the units.
+
+    It leaves in `samples` what pictures need.
+    """
 
     def __call__(
-        self, params: Params, progress: Progress = ..., samples: Samples | None = ...
+        self, params: Params, results: Iterator[Any], samples: Samples | None
     ) -> Iterator[Row]: ...
+
+
+class Engine(Protocol):
+    """Measures units, here or elsewhere, and yields the results in the order of the units."""
+
+    def __call__(
+        self, measure: Measure, units: Sequence[Unit], progress: Progress
+    ) -> Generator[Any, None, None]: ...
+
+
+def in_turn(
+    measure: Measure, units: Sequence[Unit], progress: Progress
+) -> Generator[Any, None, None]:
+    """Measure one unit after the other, in this process."""
+    work = sum(unit.work for unit in units)
+    before = 0
+    for unit in units:
+
+        def within(done: float, /, before: int = before, unit: Unit = unit) -> None:
+            progress((before + done * unit.work) / work)
+
+        yield measure(unit, within)
+        before += unit.work
 
 
 class MakeTable(Protocol):
@@ -102,7 +160,9 @@ class Experiment:
     title: str
     about: str
     defaults: Params
-    run: Run
+    cut: Cut
+    measure: Measure
+    rows: MakeRows
     table: MakeTable
     draw: Draw
     options: frozenset[str] = frozenset()  # beyond the common ones
@@ -121,10 +181,21 @@ class Experiment:
             raise OptionError(f"{self.name} takes at most --nodes {self.most_nodes}")
         return params
 
+    def run(
+        self,
+        params: Params,
+        progress: Progress = unseen,
+        samples: Samples | None = None,
+        engine: Engine = in_turn,
+    ) -> Iterator[Row]:
+        """Yield the rows, which are the same whatever the engine."""
+        with closing(engine(self.measure, self.cut(params), progress)) as results:
+            yield from self.rows(params, results, samples)
+
     def options_of(self, params: Params) -> dict[str, Any]:
         """Return the options that the rows are a function of."""
         return {
             option: value
             for option, value in asdict(params).items()
-            if option in self.options | COMMON_OPTIONS
+            if option in (self.options | COMMON_OPTIONS) - {"traces"}
         }

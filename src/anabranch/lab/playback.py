@@ -1,7 +1,6 @@
 """Plays a workload in a simulated network, and notes which event came to whom, and when."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 from anabranch.core.frames import messages
 from anabranch.core.ids import ChainKey, FrameHead, NodeId, PartKey
 from anabranch.core.machine import Deliver, Draft
+from anabranch.lab.experiment import Progress, unseen
 from anabranch.lab.workload import Workload
 from anabranch.sim.cluster import Cluster
 from anabranch.sim.network import Constant, Observer, PacketFaults, SimNode
@@ -87,7 +87,7 @@ def play(
     network: Network,
     every_s: float,
     seed: str,
-    done: Callable[[], None] = lambda: None,
+    progress: Progress = unseen,
 ) -> Played:
     """Let everybody subscribe, then publish an event every so often, and wait for the last."""
     cluster = grow(workload, network, seed)
@@ -98,7 +98,7 @@ def play(
         sim.run(begun_at + event * every_s)
         content = event.to_bytes(4).ljust(CONTENT_BYTES, b"\0")
         cluster.offer(cluster.peers[node], cluster.parts[topic], [Draft(content, ticket=event)])
-        done()
+        progress((event + 1) / len(workload.events))
     wait_for_the_last(sim, seen, int(workload.expected().sum()))
     busy_s = [
         (node.taken - before) * node.packet_s

@@ -27,6 +27,8 @@ from anabranch.core.machine import (
     Received,
     Rtt,
     Send,
+    Subscribe,
+    Unsubscribe,
     Wakeup,
     Writable,
 )
@@ -83,6 +85,8 @@ class Driver:
 
     def detach(self) -> None:
         """Let nothing more happen, for good."""
+        if not self._ended:
+            self._observer.stopped(self._clock())
         self._ended = True
         self._machine = None
         self._waiting.clear()
@@ -95,6 +99,10 @@ class Driver:
         """Let an event happen, now or when the one under way is done."""
         if self._ended:
             return
+        if type(event) is Subscribe:
+            self._observer.wanted(self._clock(), event.part, event.reads)
+        elif type(event) is Unsubscribe:
+            self._observer.wanted(self._clock(), event.part, False)
         self._waiting.append(event)
         if not self._handling:
             self._drain()

@@ -7,7 +7,7 @@ import msgspec
 from anabranch.core.errors import LocalError
 from anabranch.core.ids import MAX_SEQUENCE, NODE_ID_BYTES, SEQUENCE_BITS, ChainKey, FrameHead
 from anabranch.core.machine import Missed
-from anabranch.core.messages.data import CONTENT_BYTES, CONTENT_JSON, CONTENT_TEXT
+from anabranch.core.messages.data import CONTENT_BYTES, CONTENT_JSON, CONTENT_TEXT, KEYED
 
 _NAMES = {CONTENT_BYTES: "bytes", CONTENT_JSON: "json", CONTENT_TEXT: "text"}
 
@@ -57,6 +57,7 @@ class Message(msgspec.Struct, frozen=True):
     missed: int = 0  # messages dropped just before this one, because nobody read them in time
     problem: str = ""  # why the content is bytes although its publisher called it something else
     gaps: tuple[Gap, ...] = ()  # what is missing just before this one
+    key: bytes | None = None  # that it was published with; text is UTF-8
 
     @property
     def gap(self) -> Gap | None:
@@ -122,6 +123,16 @@ def encode_content(content: Any) -> tuple[bytes, int]:
         ) from error
 
 
+def encode_key(key: str | bytes | None) -> bytes | None:
+    """Turn the key that a user gives a message into bytes."""
+    if key is None or isinstance(key, bytes):
+        return key
+    try:
+        return key.encode()
+    except (AttributeError, UnicodeEncodeError) as error:
+        raise LocalError(f"{key!r:.100} is no key ({error}): give text or bytes") from error
+
+
 def decode_content(content: bytes, content_type: int) -> tuple[Any, str, str]:
     """Turn bytes back into what was published: content, its type, and what is wrong with it."""
     name = _NAMES.get(content_type, "bytes")
@@ -132,5 +143,8 @@ def decode_content(content: bytes, content_type: int) -> tuple[Any, str, str]:
             return content.decode(), name, ""
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return content, "bytes", f"not {name}: {error}"
-    problem = "" if content_type == CONTENT_BYTES else f"unknown content type {content_type}"
-    return content, "bytes", problem
+    if content_type == CONTENT_BYTES:
+        return content, "bytes", ""
+    if content_type & KEYED:
+        return content, "bytes", f"no key where content type {content_type} promises one"
+    return content, "bytes", f"unknown content type {content_type}"

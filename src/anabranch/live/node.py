@@ -15,6 +15,7 @@ from anabranch.core.ids import NodeId, StreamPart
 from anabranch.core.machine import (
     Answered,
     Deliver,
+    Draft,
     Event,
     HistoryEnded,
     KeepKey,
@@ -162,7 +163,7 @@ class Node:
         self._closing = True
         try:
             await self.publications.drain(self.driver.now() + drain_s, self.driver.now)
-            await self._linger(self.driver.now() + linger_s)
+            await self.linger(self.driver.now() + linger_s)
         finally:  # whoever is tired of waiting still leaves
             self._leave_everything()
             try:
@@ -182,7 +183,7 @@ class Node:
         self._key_store.close()
         self.publications.make_room()
 
-    async def _linger(self, until: float) -> None:
+    async def linger(self, until: float) -> None:
         """Stay while others are likely to ask for the key of what we have just published."""
         while any(self.peer.neighbours(part) for part in self.publications.parts):
             left = min(until, self.peer.lingers_until) - self.driver.now()
@@ -224,6 +225,21 @@ class Node:
         if self._closed:  # not sooner: it may have been begun, and waited for room, before
             self.check_open()
         return self.publications.publish(part, content, content_type, settled, copies)
+
+    def publish_numbered(
+        self,
+        part: StreamPart,
+        chain: int,
+        previous: int,
+        drafts: Sequence[tuple[int, Draft]],
+        settled: Callable[[], None],
+        copies: int,
+    ) -> Publication:
+        """Hand over messages that have their numbers, as one frame."""
+        if self._closed:
+            self.check_open()
+        numbered = (chain, previous, drafts)
+        return self.publications.publish_numbered(part, *numbered, settled, copies)
 
     # --- Subscribing ----------------------------------------------------------------------
 

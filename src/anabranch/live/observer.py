@@ -13,6 +13,7 @@ from anabranch.core.ids import (
     PartKey,
     StreamPart,
     part_key,
+    show,
 )
 from anabranch.core.key_asking import NO_KEY
 from anabranch.core.key_exchange import UNREADABLE as NOT_TO_BE_READ
@@ -29,7 +30,8 @@ from anabranch.core.machine import (
 from anabranch.core.messages import Instruction, Report
 from anabranch.live.message import names_of_chain
 from anabranch.live.metrics import Metrics
-from anabranch.traces.recorder import Recorder
+from anabranch.traces.recorder import Recorder, Write
+from anabranch.traces.schema import Subscribed
 
 MAX_TALLIED_CHAINS = 1_000  # per node; those that come after are counted, not told apart
 MAX_KINDS = 64  # of notices; there are fewer in the protocol
@@ -44,12 +46,24 @@ class Observer:
         self._node = node
         self._recorder = recorder
         self._parts: dict[PartKey, StreamPart] = {}
+        self._wanted: dict[StreamPart, None] = {}  # by the application
         # Per chain: messages delivered, and a sum over the frames' last numbers. Two nodes with
         # equal tallies have been delivered the same messages.
         self._tallies: dict[ChainKey, list[int]] = {}
         self.links_lost = 0
         self.on_unreadable: Callable[[StreamPart, int, int], None] = lambda part, count, to: None
         self.notices: dict[str, int] = {}
+
+    def record(self, at: float, write: Write) -> None:
+        """Write everything that happens from now on to one more place, and what is wanted now."""
+        for part in self._wanted:
+            write(Subscribed(at, show(self._node), str(part)))
+        if self._recorder is not None:
+            self._recorder.add(write)
+            return
+        self._recorder = Recorder(write)
+        for part in self._parts.values():
+            self._recorder.name_part(part)
 
     def name_part(self, part: StreamPart) -> None:
         """Let a part be called by its name, since frames carry only its hash."""
@@ -142,6 +156,20 @@ class Observer:
         self.links_lost += not up
         if self._recorder is not None:
             self._recorder.linked(at, self._node, peer, up, reason)
+
+    def wanted(self, at: float, part: StreamPart, reads: bool) -> None:
+        """The application wants a part's messages, or wants them no more."""
+        if reads:
+            self._wanted[part] = None
+        else:
+            self._wanted.pop(part, None)
+        if self._recorder is not None:
+            self._recorder.subscribed(at, self._node, part, reads)
+
+    def stopped(self, at: float) -> None:
+        """The node ended."""
+        if self._recorder is not None:
+            self._recorder.stopped(at, self._node)
 
     def rtt(self, at: float, peer: NodeId, seconds: float) -> None:
         """A round trip was measured."""

@@ -1,10 +1,18 @@
 """What a node's application publishes, until its outcome and its receipts are there."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from anabranch.core.ids import PartKey, StreamPart, part_key
-from anabranch.core.machine import Draft, Event, Outcome, Publish, Published, Receipt
+from anabranch.core.machine import (
+    Draft,
+    Event,
+    Outcome,
+    Publish,
+    Published,
+    PublishNumbered,
+    Receipt,
+)
 from anabranch.core.parts import MAX_PARTS
 from anabranch.core.publishing import SENT
 from anabranch.live.errors import AnabranchError
@@ -62,6 +70,25 @@ class Publications:
         drafts.append(Draft(content, content_type, self._ticket, copies))
         return publication
 
+    def publish_numbered(
+        self,
+        part: StreamPart,
+        chain: int,
+        previous: int,
+        drafts: Sequence[tuple[int, Draft]],
+        settled: Callable[[], None],
+        copies: int,
+    ) -> Publication:
+        """Hand over messages that have their numbers: they share one outcome and one receipt."""
+        self._ticket += 1
+        publication = self._under_way[self._ticket] = Publication(settled, copies)
+        if publication.receipt is not None:
+            self._receipts[self._ticket] = publication.receipt
+        self.parts[part] = None
+        self._began(part)
+        self._feed(PublishNumbered(part, chain, previous, drafts, self._ticket, copies))
+        return publication
+
     def _flush(self) -> None:
         drafts, self._drafts = self._drafts, {}
         for part, of_part in drafts.items():
@@ -85,7 +112,9 @@ class Publications:
     # --- What the machine says ------------------------------------------------------------
 
     def published(self, effect: Published) -> None:
-        """A frame of ours was made."""
+        """A frame of ours was made; a chain of which others gave the id they know."""
+        if effect.is_given:
+            return
         if effect.head.part not in self._chains or effect.head.previous == 0:
             self._chains[effect.head.part] = names_of(effect.head)
             if len(self._chains) > 2 * MAX_PARTS:  # of parts that we are in no more

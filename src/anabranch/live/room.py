@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 
-from anabranch.core.publishing import MAX_WAITING_BYTES, MAX_WAITING_DRAFTS
+from anabranch.core.waiting_drafts import MAX_WAITING_BYTES, MAX_WAITING_DRAFTS
 
 IN_FLIGHT = MAX_WAITING_DRAFTS // 2  # messages of one stream that may wait for their outcome
 IN_FLIGHT_BYTES = MAX_WAITING_BYTES // 2

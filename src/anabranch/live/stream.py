@@ -19,15 +19,13 @@ from anabranch.core.ids import (
     show,
 )
 from anabranch.core.machine import Outcome
+from anabranch.core.message_key import join_key
 from anabranch.core.messages import Contact
 from anabranch.core.messages.data import MAX_CONTENT_BYTES
 from anabranch.core.parts import MAX_PARTS
-from anabranch.core.publishing import (
-    EXPIRED,
-    SENT,
-    TOO_LARGE,
-)
+from anabranch.core.publishing import EXPIRED, SENT
 from anabranch.core.registry import StreamState
+from anabranch.core.waiting_drafts import TOO_LARGE
 from anabranch.live.columns import Source, read_columns
 from anabranch.live.errors import (
     AnabranchError,
@@ -38,9 +36,9 @@ from anabranch.live.errors import (
     NotStored,
     TooLarge,
 )
-from anabranch.live.message import MessageId, encode_content, message_id
+from anabranch.live.message import MessageId, encode_content, encode_key, message_id
+from anabranch.live.numbered import NumberedPublishing
 from anabranch.live.past import of_offsets, of_time
-from anabranch.live.permissions import Permissions
 from anabranch.live.publications import Publication
 from anabranch.live.receipt import Receipt, receipt_of
 from anabranch.live.storage.tokens import make_token
@@ -59,7 +57,7 @@ if TYPE_CHECKING:
     from anabranch.live.client import Network
 
 
-class Stream(Permissions):
+class Stream(NumberedPublishing):
     """A stream of the network: publish to it, subscribe to it, say who may."""
 
     def __init__(self, network: "Network", name: str) -> None:
@@ -98,8 +96,8 @@ class Stream(Permissions):
         """Publish JSON (a dict, a list, a number...), text or bytes; return the message's id.
 
         Returns once a neighbour has the message, and raises NotPublished if none took it. Many
-        may wait at once: those that do leave together. Messages with one `key` go to one
-        partition, in order; without a key the partitions take turns.
+        may wait at once: those that do leave together. A `key` (text or bytes) travels along, and
+        messages with one key go to one partition, in order; without, the partitions take turns.
         """
         return (await self._publish(content, key, partition, 0))[0]
 
@@ -116,13 +114,7 @@ class Stream(Permissions):
         Their words are signed, and are for keeping: see `Receipt`. Raises NotStored if too few of
         them said so in time; the message is published all the same.
         """
-        stored = len(self._created().storage)
-        if not stored:
-            raise self._not_stored()
-        if not 1 <= copies <= stored:
-            raise LocalError(
-                f"{copies} copies: {self.id} has {stored} storage nodes, ask for 1 to {stored}"
-            )
+        self._check_copies(copies)
         name, publication = await self._publish(content, key, partition, copies)
         assert publication.receipt is not None
         receipt = await publication.receipt
@@ -132,17 +124,27 @@ class Stream(Permissions):
             )
         return receipt_of(name, receipt)
 
+    def _check_copies(self, copies: int) -> None:
+        stored = len(self._created().storage)
+        if not stored:
+            raise self._not_stored()
+        if not 1 <= copies <= stored:
+            raise LocalError(
+                f"{copies} copies: {self.id} has {stored} storage nodes, ask for 1 to {stored}"
+            )
+
     async def _publish(
         self, content: Any, key: str | bytes | None, partition: int | None, copies: int
     ) -> tuple[MessageId, Publication]:
         self._node.check_open()
-        data, content_type = encode_content(content)
+        own_key = encode_key(key)
+        data, content_type = join_key(*encode_content(content), own_key)
         if len(data) > MAX_CONTENT_BYTES:
             raise TooLarge(
                 f"a message of {len(data):,} bytes: at most {MAX_CONTENT_BYTES:,} can be sent; "
                 "split it, or send a reference to it"
             )
-        part = StreamPart(self.id, self._choose(key, partition))
+        part = StreamPart(self.id, self._choose(own_key, partition))
         room = self._node.publications.room(self.id)
         await room.enter(len(data))
         # The room is ours until the outcome, even if whoever called is gone by then.
@@ -159,7 +161,7 @@ class Stream(Permissions):
         name = message_id(self.id, part.partition, self._network.me, chain, outcome.number)
         return name, publication
 
-    def _choose(self, key: str | bytes | None, partition: int | None) -> int:
+    def _choose(self, key: bytes | None, partition: int | None) -> int:
         partitions = self.partitions
         if partition is not None:
             if key is not None:
@@ -167,8 +169,7 @@ class Stream(Permissions):
             require_part(self.id, partitions, partition)
             return partition
         if key is not None:
-            data = key.encode() if isinstance(key, str) else key
-            return zlib.crc32(data) % partitions
+            return zlib.crc32(key) % partitions
         self._turn = (self._turn + 1) % partitions
         return self._turn
 

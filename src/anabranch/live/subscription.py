@@ -18,6 +18,7 @@ from anabranch.core import frames
 from anabranch.core.errors import LocalError, RemoteError
 from anabranch.core.ids import StreamPart
 from anabranch.core.machine import Deliver, HistoryEnded, Missed, PageEnded
+from anabranch.core.message_key import split_key
 from anabranch.core.messages.storage import Selection
 from anabranch.core.reader import TOO_MANY
 from anabranch.core.resends import DOWN, LATE
@@ -320,7 +321,8 @@ class Subscription:
         gaps, self._gaps = tuple(map(gap_of, self._gaps)), []
         self._waiting_gaps -= len(gaps)
         for message in opened:
-            content, kind, problem = decode_content(message.content, message.content_type)
+            key, data, content_type = split_key(message.content, message.content_type)
+            content, kind, problem = decode_content(data, content_type)
             self._ready.append(
                 Message(
                     content,
@@ -335,6 +337,7 @@ class Subscription:
                     missed,
                     problem,
                     gaps,
+                    key,
                 )
             )
             missed, gaps = 0, ()

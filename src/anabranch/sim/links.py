@@ -32,7 +32,7 @@ class Links:
     def __init__(self, world: World, underlay: Underlay, recorder: Recorder | None) -> None:
         self._world = world
         self._underlay = underlay
-        self._recorder = recorder
+        self.recorder = recorder
 
     def dial(self, node: SimNode, peer: NodeId) -> None:
         """Let a node dial; a LinkUp or a LinkDown answers."""
@@ -111,8 +111,8 @@ class Links:
         rtt_s = there.delay_s + back.delay_s
         for node, peer in ((a, b.id), (b, a.id)):
             self._linked(node, peer, True, "")
-            if self._recorder is not None:
-                self._recorder.rtt(self._world.now, node.id, peer, rtt_s)
+            if self.recorder is not None:
+                self.recorder.rtt(self._world.now, node.id, peer, rtt_s)
             self._world.tell(node, LinkUp(peer, rtt_s))
 
     def _close(self, lane: Lane, after_s: float, reason: str) -> None:
@@ -151,5 +151,5 @@ class Links:
             self._world.tell(lane.source, event)
 
     def _linked(self, node: SimNode, peer: NodeId, up: bool, reason: str) -> None:
-        if self._recorder is not None:
-            self._recorder.linked(self._world.now, node.id, peer, up, reason)
+        if self.recorder is not None:
+            self.recorder.linked(self._world.now, node.id, peer, up, reason)

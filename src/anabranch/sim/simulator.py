@@ -38,6 +38,8 @@ from anabranch.core.machine import (
     Send,
     Store,
     Stored,
+    Subscribe,
+    Unsubscribe,
     Wakeup,
     Write,
 )
@@ -97,6 +99,10 @@ class Simulator:
         self._arm(added)
         return added
 
+    def record(self, recorder: Recorder) -> None:
+        """Record what happens from now on."""
+        self._recorder = self._links.recorder = recorder
+
     def at(self, at: float, action: Callable[[], None]) -> None:
         """Do something at a time."""
         self._push(at, None, action, None)
@@ -106,6 +112,8 @@ class Simulator:
         if node.alive:
             effects = node.machine.handle(event, self.now)
             self.handled += 1
+            if self._recorder is not None:
+                self._note_wish(self._recorder, node, event)
             watched = self._recorder is not None or self.observer is not None
             if watched and type(event) is Received and event.data[1:2] == _DATA:
                 self._data_came(node, event, effects)
@@ -116,6 +124,8 @@ class Simulator:
         """Stop a node. Its peers see the links close, or, if it died silently, time out."""
         node.alive = False
         node.armed_at = None
+        if self._recorder is not None:
+            self._recorder.stopped(self.now, node.id)
         self._links.crashed(node, silent)
 
     def restart(self, node: SimNode, machine: Machine) -> None:
@@ -181,6 +191,12 @@ class Simulator:
             if due is not None and (node.armed_at is None or due < node.armed_at):
                 self._arm(node)
         self.now = max(self.now, until)
+
+    def _note_wish(self, recorder: Recorder, node: SimNode, event: Event) -> None:
+        if type(event) is Subscribe:
+            recorder.subscribed(self.now, node.id, event.part, event.reads)
+        elif type(event) is Unsubscribe:
+            recorder.subscribed(self.now, node.id, event.part, False)
 
     def _data_came(self, node: SimNode, event: Received, effects: list[Effect]) -> None:
         observer, recorder = self.observer, self._recorder

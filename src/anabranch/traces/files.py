@@ -5,16 +5,19 @@ The hash is that of the trace alone: the same run gives the same hash whatever t
 
 import hashlib
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 
 from anabranch.core.errors import LocalError
-from anabranch.traces.schema import KINDS, Record
+from anabranch.traces.schema import KINDS, Noted, Record
 
 BATCH_RECORDS = 10_000
+ROW_GROUP_RECORDS = 100_000  # of a Parquet file: each has its own dictionaries of names
+FULL = "trace-full"  # what the last record of a trace says that has come to its limit
 
 _lines = msgspec.json.Encoder().encode_lines
 _read = msgspec.json.Decoder(Record).decode
@@ -43,18 +46,26 @@ COLUMNS = {
 
 
 class TraceWriter:
-    """Streams records to a file, or only hashes and counts them when there is no path."""
+    """Streams records to a file, or only hashes and counts them when there is no path.
 
-    def __init__(self, path: Path | None = None) -> None:
+    One with a limit ends with a record that says so, and counts what it does not take any more.
+    """
+
+    def __init__(self, path: Path | None = None, max_records: int | None = None) -> None:
         self.records = 0
+        self.refused = 0
+        self._room = max_records
         self._hash = hashlib.sha256()
         self._batch: list[Record] = []
-        self._file: BinaryIO | None = None
+        self._file: FileIO | None = None
         self._parquet: Any = None
+        self._tables: list[Any] = []  # of the row group to come
         if path is None:
             return
         if path.suffix == ".jsonl":
-            self._file = path.open("wb")
+            # Batches of whole lines, and nothing between them and the disk: a process that is
+            # killed leaves no half of a line.
+            self._file = path.open("wb", buffering=0)
         elif path.suffix == ".parquet":
             self._parquet = _open_parquet(path)
         else:
@@ -73,6 +84,14 @@ class TraceWriter:
 
     def write(self, record: Record) -> None:
         """Take one record."""
+        if self._room is not None:
+            if self._room <= 0:
+                self.refused += 1
+                return
+            self._room -= 1
+            if self._room == 0:
+                record = Noted(record.at, record.node, FULL, "the rest of the trace is missing")
+                self.refused += 1
         self._batch.append(record)
         if len(self._batch) >= BATCH_RECORDS:
             self.flush()
@@ -88,7 +107,14 @@ class TraceWriter:
         if self._file is not None:
             self._file.write(lines)
         if self._parquet is not None:
-            self._parquet.write_table(_table(batch))
+            self._tables.append(_table(batch))
+            if sum(map(len, self._tables)) >= ROW_GROUP_RECORDS:
+                self._write_group()
+
+    def _write_group(self) -> None:
+        tables, self._tables = self._tables, []
+        if tables:
+            self._parquet.write_table(_pyarrow().concat_tables(tables))
 
     def close(self) -> None:
         """Finish the file."""
@@ -96,6 +122,7 @@ class TraceWriter:
         if self._file is not None:
             self._file.close()
         if self._parquet is not None:
+            self._write_group()
             self._parquet.close()
 
     def sha256(self) -> str:
@@ -143,8 +170,13 @@ def _open_parquet(path: Path) -> Any:
 
 def _table(batch: list[Record]) -> Any:
     arrow = _pyarrow()
-    rows = [{"kind": type(r).__name__.lower(), **msgspec.structs.asdict(r)} for r in batch]
-    return arrow.Table.from_pylist(rows, schema=_schema(arrow))
+    schema = _schema(arrow)
+    # Column by column takes an eighth of the time that a dictionary for every record takes.
+    columns = {name: [getattr(record, name, None) for record in batch] for name in COLUMNS}
+    columns["kind"] = [type(record).__name__.lower() for record in batch]
+    return arrow.table(
+        [arrow.array(columns[field.name], type=field.type) for field in schema], schema=schema
+    )
 
 
 def _read_parquet(path: Path) -> Iterator[Record]:

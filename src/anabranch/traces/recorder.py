@@ -31,6 +31,16 @@ class Recorder:
         self._parts: dict[PartKey, str] = {}
         self._chains: dict[ChainKey, tuple[str, str]] = {}
 
+    def add(self, write: Write) -> None:
+        """Write every record to one more place from now on."""
+        first = self._write
+
+        def both(record: schema.Record) -> None:
+            first(record)
+            write(record)
+
+        self._write = both
+
     def name_part(self, part: StreamPart) -> None:
         """Let records call a part by its name, since frames carry only its hash."""
         self._parts[part_key(part)] = str(part)
@@ -41,7 +51,7 @@ class Recorder:
         self._write(
             schema.Published(
                 at,
-                publisher,
+                self._nodes.get(node) or self._name(node),
                 self._parts.get(head.part) or head.part.hex(),
                 publisher,
                 chain,
@@ -110,6 +120,15 @@ class Recorder:
         else:
             self._write(schema.Dropped(at, name, part, publisher, chain, head.last, reason, sender))
 
+    def subscribed(self, at: float, node: NodeId, part: StreamPart, wants: bool) -> None:
+        """An application wants the messages of a part, or wants them no more."""
+        kind = schema.Subscribed if wants else schema.Unsubscribed
+        self._write(kind(at, self._nodes.get(node) or self._name(node), str(part)))
+
+    def stopped(self, at: float, node: NodeId) -> None:
+        """A node ended."""
+        self._write(schema.Stopped(at, self._nodes.get(node) or self._name(node)))
+
     def linked(self, at: float, node: NodeId, peer: NodeId, up: bool, reason: str = "") -> None:
         """A link changed."""
         self._write(
@@ -152,6 +171,17 @@ class Recorder:
                 self._nodes.get(node) or self._name(node),
                 self._nodes.get(peer) or self._name(peer),
                 round(seconds * 1000, 3),
+            )
+        )
+
+    def unicast(self, at: float, node: NodeId, peer: NodeId, seconds: float) -> None:
+        """The way straight to another node is known."""
+        self._write(
+            schema.Unicast(
+                at,
+                self._nodes.get(node) or self._name(node),
+                self._nodes.get(peer) or self._name(peer),
+                seconds * 1000,
             )
         )
 

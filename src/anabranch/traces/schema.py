@@ -63,6 +63,22 @@ class Dropped(_OfFrame):
     peer: str = ""
 
 
+class Subscribed(_Record):
+    """The node's application wants the messages of a part from now on."""
+
+    part: str
+
+
+class Unsubscribed(_Record):
+    """It wants them no more."""
+
+    part: str
+
+
+class Stopped(_Record):
+    """The node ended, in good order or not, and its subscriptions with it."""
+
+
 class Linked(_Record):
     """A link came up or went down."""
 
@@ -87,6 +103,13 @@ class Rtt(_Record):
     rtt_ms: float
 
 
+class Unicast(_Record):
+    """How long a message takes that is sent straight to `peer`, with or without a link."""
+
+    peer: str
+    delay_ms: float
+
+
 class Topology(_Record):
     """A snapshot of one node's neighbours in one part."""
 
@@ -109,9 +132,13 @@ Record = (
     | Duplicate
     | Delivered
     | Dropped
+    | Subscribed
+    | Unsubscribed
+    | Stopped
     | Linked
     | Instruction
     | Rtt
+    | Unicast
     | Topology
     | Noted
 )

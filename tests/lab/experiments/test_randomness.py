@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from anabranch.lab.experiment import Params, Samples
-from anabranch.lab.experiments.randomness import draw, links_of, row_of, run, table
+from anabranch.lab.experiments.randomness import EXPERIMENT, draw, links_of, row_of, table
 
 SMALL = Params(nodes=(60,), repeats=400)
 
 
 def test_pairs_are_as_likely_as_in_a_random_regular_graph() -> None:
-    (row,) = run(SMALL)
+    (row,) = EXPERIMENT.run(SMALL)
     assert list(row) == [
         *("nodes", "degree", "repeats", "pair_probability", "expected_probability"),
         *("dispersion", "binomial_dispersion", "early_bias"),
@@ -39,12 +39,14 @@ def test_every_link_is_counted_once(nodes: int, links: int) -> None:
 
 
 def test_an_odd_sum_of_degrees_is_expected() -> None:
-    (row,) = run(Params(nodes=(7,), repeats=5, degree=3))
+    (row,) = EXPERIMENT.run(Params(nodes=(7,), repeats=5, degree=3))
     assert row["pair_probability"] == row["expected_probability"] == round(10 / 21, 9)
 
 
 def test_the_rows_follow_from_the_seed() -> None:
-    first, again, other = (list(run(Params((20, 30), 10, seed=seed))) for seed in (1, 1, 2))
+    first, again, other = (
+        list(EXPERIMENT.run(Params((20, 30), 10, seed=seed))) for seed in (1, 1, 2)
+    )
     assert [row["nodes"] for row in first] == [20, 30]
     assert first == again
     assert first != other
@@ -52,14 +54,14 @@ def test_the_rows_follow_from_the_seed() -> None:
 
 def test_progress_ends_at_one() -> None:
     heard: list[float] = []
-    list(run(Params((5, 10), 4), heard.append))
+    list(EXPERIMENT.run(Params((5, 10), 4), heard.append))
     assert heard == sorted(heard)
     assert heard[-1] == 1
 
 
 def test_table_and_picture(tmp_path: Path) -> None:
     samples: Samples = {}
-    rows = list(run(Params((12, 20), 10), samples=samples))
+    rows = list(EXPERIMENT.run(Params((12, 20), 10), samples=samples))
     assert table(rows).row_count == 6
     assert np.array_equal(samples[20], samples[20].T)
     assert samples[20].sum() == 20 * 4 * 10

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from anabranch.lab.experiment import OptionError, Params, Row, Samples
-from anabranch.lab.experiments.workload import ALL, EXPERIMENT, draw, rows_of, run, share, table
+from anabranch.lab.experiments.workload import ALL, EXPERIMENT, draw, rows_of, share, table
 from anabranch.lab.playback import Played
 from anabranch.lab.workload import Workload
 
@@ -36,7 +36,7 @@ def by_topic(rows: list[Row], network: str) -> dict[str, Row]:
 
 
 def test_all_of_a_small_workload_comes_to_everybody(small: str) -> None:
-    rows = list(run(EXPERIMENT.params(nodes=(5,), data=small)))
+    rows = list(EXPERIMENT.run(EXPERIMENT.params(nodes=(5,), data=small)))
     assert [(row["network"], row["topic"]) for row in rows] == [
         (network, topic) for network in ("normal", "latency") for topic in (ALL, "tea", "coffee")
     ]
@@ -55,7 +55,7 @@ def test_all_of_a_small_workload_comes_to_everybody(small: str) -> None:
 
 def test_rows_have_plain_keys_and_follow_from_the_seed(small: str) -> None:
     first, again, other = (
-        list(run(EXPERIMENT.params(nodes=(5,), data=small, events=10, seed=seed)))
+        list(EXPERIMENT.run(EXPERIMENT.params(nodes=(5,), data=small, events=10, seed=seed)))
         for seed in (1, 1, 2)
     )
     assert list(first[0]) == [
@@ -71,7 +71,11 @@ def test_rows_have_plain_keys_and_follow_from_the_seed(small: str) -> None:
 def test_a_bound_that_is_too_low_is_felt(small: str) -> None:
     slow, quick = (
         by_topic(
-            list(run(EXPERIMENT.params(nodes=(5,), data=small, speedup=20, capacity=capacity))),
+            list(
+                EXPERIMENT.run(
+                    EXPERIMENT.params(nodes=(5,), data=small, speedup=20, capacity=capacity)
+                )
+            ),
             "latency",
         )[ALL]
         for capacity in (30, 0)
@@ -83,7 +87,7 @@ def test_a_bound_that_is_too_low_is_felt(small: str) -> None:
 
 
 def test_with_storage_nodes_everybody_reads_in_order(small: str) -> None:
-    rows = list(run(EXPERIMENT.params(nodes=(5,), data=small, speedup=20, ordered=True)))
+    rows = list(EXPERIMENT.run(EXPERIMENT.params(nodes=(5,), data=small, speedup=20, ordered=True)))
     assert {row["ordered"] for row in rows} == {True}
     for network in ("normal", "latency"):
         found = by_topic(rows, network)[ALL]
@@ -128,14 +132,14 @@ def test_a_share_is_one_only_if_nothing_is_missing() -> None:
 
 def test_progress_ends_at_one(small: str) -> None:
     heard: list[float] = []
-    list(run(EXPERIMENT.params(nodes=(3, 5), data=small, events=4), heard.append))
+    list(EXPERIMENT.run(EXPERIMENT.params(nodes=(3, 5), data=small, events=4), heard.append))
     assert heard == sorted(heard)
     assert (len(heard), heard[-1]) == (16, 1)
 
 
 def test_table_and_picture(small: str, tmp_path: Path) -> None:
     samples: Samples = {}
-    rows = list(run(EXPERIMENT.params(nodes=(5,), data=small), samples=samples))
+    rows = list(EXPERIMENT.run(EXPERIMENT.params(nodes=(5,), data=small), samples=samples))
     shown = table(rows)
     assert list(shown.columns[2].cells) == ["100 (100)"] * 2
     assert list(shown.columns[3].cells) == ["99 (99)", "51 (86)"]
@@ -156,7 +160,7 @@ def test_the_file_must_be_named() -> None:
 @pytest.mark.skipif(not PUBLISHED.exists(), reason=f"{PUBLISHED.name} is not beside the project")
 def test_the_beginning_of_the_published_workload_comes_to_all_hundred_nodes() -> None:
     params: Params = EXPERIMENT.params(data=str(PUBLISHED), events=250)
-    rows = list(run(params))
+    rows = list(EXPERIMENT.run(params))
     for network in ("normal", "latency"):
         found = by_topic(rows, network)[ALL]
         assert found["events"] == found["published"] == 250

@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -37,6 +37,8 @@ OWNER_KEY, READER, STRANGER = SIGNERS[0], SIGNERS[1], SIGNERS[2]
 BEGAN_MS = int(START * 1000) - 10_000_000
 WAIT_S = 20.0
 EPOCH = 3
+
+T = TypeVar("T")
 
 
 class Status(LogState, frozen=True):
@@ -160,13 +162,13 @@ class Shelf:
             primary=NODE,
         )
 
-    async def find(self, query: LogQuery) -> Answer:
+    async def find(self, query: LogQuery, make: Callable[[Answer], T]) -> T:
         """Look something up, on a thread as a disk does."""
         self.looked.append(query)
         self.before_find(query)
         if self.problem:
-            return Answer(problem=self.problem)
-        return await asyncio.to_thread(self.store.find, query)
+            return make(Answer(problem=self.problem))
+        return await asyncio.to_thread(lambda: make(self.store.find(query)))
 
     def http(self, **options: Any) -> StorageHttp:
         """Make the pages."""

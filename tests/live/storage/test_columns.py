@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from anabranch.core import frames
 from anabranch.core.errors import LocalError, RemoteError
 from anabranch.core.ids import number_of
+from anabranch.core.message_key import split_key
+from anabranch.core.messages.data import KEYED
 from anabranch.core.store import Placed
 from anabranch.live.message import names_of
 from anabranch.live.storage.columns import (
@@ -47,6 +49,7 @@ def plain_rows(placed: list[Placed], wanted: Wanted) -> list[dict[str, Any]]:
         for offset, message in enumerate(opened, row.offset):
             if wanted.start <= offset < wanted.end and wanted.after < message.number <= wanted.upto:
                 publisher, chain = names_of(head)
+                key, value, content_type = split_key(message.content, message.content_type)
                 found.append(
                     {
                         "offset": offset,
@@ -54,8 +57,9 @@ def plain_rows(placed: list[Placed], wanted: Wanted) -> list[dict[str, Any]]:
                         "sequence": message.sequence,
                         "publisher": publisher,
                         "chain": chain,
-                        "content_type": message.content_type,
-                        "value": message.content,
+                        "content_type": content_type,
+                        "key": key,
+                        "value": value,
                     }
                 )
     return found
@@ -74,7 +78,9 @@ def milliseconds(value: Any) -> Any:
 
 def bodies() -> st.SearchStrategy[bytes]:
     """Draw bodies of one to three messages, most of them wrong in some way."""
-    item = st.tuples(st.integers(0, 3), st.sampled_from([0, 2, 255, 256]), st.binary(max_size=4))
+    types = st.sampled_from([0, 2, KEYED, KEYED + 1, 255, 256])
+    content = st.one_of(st.binary(max_size=4), st.sampled_from([b"\0\0", b"\0\1k", b"\0\1kv"]))
+    item = st.tuples(st.integers(0, 3), types, content)
     items = st.one_of(st.lists(item, max_size=4).map(ENCODE), st.binary(max_size=5))
     locks = st.sampled_from([(0, b""), (0, b"", b"next"), ()])
     return st.one_of(
@@ -137,11 +143,24 @@ def test_a_row_of_a_message() -> None:
         "publisher": "0x" + writer.signer.node.hex(),
         "chain": "0000000000000007",
         "content_type": (number_of(BEGAN_MS + 1, 1)) % 3,
+        "key": None,
         "value": b"two",
     }
     about = batch.schema.metadata
     assert about[b"stream"] == PART.stream.encode()
     assert (about[b"partition"], about[b"start"], about[b"end"]) == (b"0", b"7", b"9")
+
+
+def test_a_key_is_a_column_of_its_own_and_the_only_one_that_may_be_null() -> None:
+    writer = Writer()
+    items = [(0, KEYED + 1, b"\0\3bus{}"), (1, 1, b"\0\3bus{}"), (2, KEYED, b"\0\0")]
+    items.append((3, KEYED + 1, b"\0\3bu"))  # it promises a key, and has none
+    placed = place([writer.sealed(ENCODE((ENCODE(items), 0, b"")), 4)])
+    (batch,) = Columns(Wanted(PART, 0, 4)).add(placed)
+    found = [(row["content_type"], row["key"], row["value"]) for row in batch.to_pylist()]
+    plain = (1, None, b"\0\3bus{}")
+    assert found == [(1, b"bus", b"{}"), plain, (0, b"", b""), (KEYED + 1, None, b"\0\3bu")]
+    assert [field.name for field in batch.schema if field.nullable] == ["key"]
 
 
 def test_what_spark_cannot_read_is_not_there() -> None:

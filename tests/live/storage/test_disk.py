@@ -11,7 +11,7 @@ import pytest
 
 from anabranch.core.machine import Find, Found, Write, Wrote
 from anabranch.core.messages.storage import MAX_NUMBER, Entry, Selection
-from anabranch.core.store import Copy, HashAt, Keep, Order, Page, Settle, Truncate
+from anabranch.core.store import Answer, Copy, HashAt, Keep, Order, Page, Settle, Truncate
 from anabranch.live.storage import disk as disk_module
 from anabranch.live.storage.disk import BUSY, LogDisk
 from anabranch.live.storage.sqlite import SqliteLogStore
@@ -167,6 +167,56 @@ def test_what_is_too_much_is_refused_in_its_turn(
         assert [event.token for event in found] == list(range(1_000))
         assert {event.answer.problem for event in found} == {"", BUSY}
         await disk.close()
+
+    run(main())
+
+
+def test_what_is_found_is_worked_on_where_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        disk = LogDisk(SqliteLogStore(tmp_path / "logs.sqlite"))
+        caller, source = Caller(disk), Source(Random(1))
+        caller.write(1, Order(PART, 1, 1, source.frames(7)))
+        await caller.wait(1)
+        page = Page(PART, Selection(), MAX_NUMBER, 1 << 20)
+
+        def count(answer: Answer) -> tuple[str, str, int]:
+            return threading.current_thread().name, answer.problem, len(answer.placed)
+
+        def fail(answer: Answer) -> None:
+            raise ValueError(len(answer.placed))
+
+        with pytest.raises(ValueError, match="7"):
+            await disk.look_up(page, fail)
+        assert await disk.look_up(page, count) == ("log-reader", "", 7)
+        monkeypatch.setattr(disk_module, "MAX_QUEUED_BYTES", 0)
+        assert (await disk.look_up(page, count))[1:] == (BUSY, 0)
+        await disk.close()
+
+    run(main())
+
+
+def test_what_nobody_waits_for_any_more_is_not_worked_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = LogDisk(SqliteLogStore(tmp_path / "logs.sqlite"))
+        is_waiting, goes_on = threading.Event(), threading.Event()
+
+        def wait(answer: Answer) -> None:
+            is_waiting.set()
+            assert goes_on.wait(30.0)
+
+        made: list[Answer] = []
+        first = asyncio.create_task(disk.look_up(HashAt(PART, 0), wait))
+        await asyncio.to_thread(is_waiting.wait, 30.0)
+        second = asyncio.create_task(disk.look_up(HashAt(PART, 0), made.append))
+        await asyncio.sleep(0)  # it asks
+        second.cancel()
+        await asyncio.gather(second, return_exceptions=True)
+        goes_on.set()
+        await first
+        await disk.close()
+        assert (second.cancelled(), made) == (True, [])
 
     run(main())
 

@@ -8,7 +8,17 @@ import pytest
 
 from anabranch.core.frames import peek
 from anabranch.core.messages.storage import MAX_NUMBER, FrameName, Selection
-from anabranch.core.store import HashAt, Keep, Order, Page, Placed, Repair, Settle, StoreError
+from anabranch.core.store import (
+    HashAt,
+    Keep,
+    Named,
+    Order,
+    Page,
+    Placed,
+    Repair,
+    Settle,
+    StoreError,
+)
 from anabranch.live.storage.sqlite import SqliteLogStore
 from live.storage.logs import Source, check_log, drain
 from live.storage.power import Content, PowerVfs
@@ -132,6 +142,19 @@ def damage_frame(files: Files, frame: bytes, at: int = 150, bit: int = 3) -> Non
         places.append(begin + at)
     assert places
     files.flip(bit, *places)
+
+
+def test_a_damaged_copy_of_a_name_is_found_where_names_decide(files: Files) -> None:
+    row = files.placed[7]
+    frame, name = row.entry.frame, next(iter(names([row])))
+    begin = files.whole.find(frame)
+    damage_frame(files, frame, files.whole.rfind(name.chain, 0, begin) - begin + 3)
+    store = files.open()
+    assert read_all(store, False) == (files.placed, [])  # the frame is whole, and its place
+    placed, damaged = read_all(store, True)
+    assert (damaged, row in placed) == ([name], False)
+    assert store.find(Named(PART, (name,))).damaged == (name,)
+    store.close()
 
 
 def test_another_frame_of_the_name_does_not_mend(files: Files) -> None:

@@ -1,7 +1,8 @@
 """Where a time lies in a log: held to what one finds by looking at every message."""
 
 import asyncio
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import given
@@ -23,6 +24,8 @@ from live.storage.shelf import BEGAN_MS, Shelf, Writer
 from machines import PART
 
 SKEW_MS = int(MAX_SKEW_S * 1000)
+
+T = TypeVar("T")
 
 
 def moment(shelf: Shelf, timestamp_ms: int) -> Moment:
@@ -100,13 +103,13 @@ def test_a_search_that_takes_too_long_says_how_far_it_came() -> None:
     shelf.put([Writer().frame(b"x")])
     asked = 0
 
-    async def slow(query: LogQuery) -> Answer:
+    async def slow(query: LogQuery, make: Callable[[Answer], T]) -> T:
         """Find nothing, a step at a time, as a store does that looks only so far."""
         nonlocal asked
         asked += 1
         assert isinstance(query, Page)
         start = query.selection.start + 1
-        return Answer(following=Selection(start, 1 << 40, after=query.selection.after))
+        return make(Answer(following=Selection(start, 1 << 40, after=query.selection.after)))
 
     class Long:
         start, high, length, held, epoch, primary = 0, 1 << 40, 1 << 40, 0, 1, None
@@ -121,9 +124,8 @@ def test_a_store_that_finds_too_little_is_not_believed() -> None:
     shelf, writer = Shelf(), Writer()
     shelf.put([writer.frame(b"%d" % n) for n in range(5)])
 
-    async def forgetful(query: LogQuery) -> Answer:
-        answer = await shelf.find(query)
-        return Answer(answer.placed[:-1])
+    async def forgetful(query: LogQuery, make: Callable[[Answer], T]) -> T:
+        return await shelf.find(query, lambda answer: make(Answer(answer.placed[:-1])))
 
     reader = RangeReader(Wanted(PART, 0, 5), forgetful, shelf.status)
     with pytest.raises(RequestError) as caught:

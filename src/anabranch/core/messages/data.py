@@ -9,10 +9,12 @@ MAX_FRAME_BODY_BYTES = 640 * 1024
 MAX_FRAME_MESSAGES = 256
 MAX_KEY_ID_BYTES = 32
 MAX_NEXT_KEY_BYTES = 128
+MAX_KEY_BYTES = 1_024  # of a message's own key
 
 CONTENT_BYTES = 0
 CONTENT_JSON = 1
 CONTENT_TEXT = 2
+KEYED = 0x80  # added to one of these: the content begins with the message's key
 
 
 class Item(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):

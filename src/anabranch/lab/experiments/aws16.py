@@ -9,35 +9,49 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from rich import box
 from rich.table import Table
 
-from anabranch.lab.experiment import Experiment, Params, Progress, Row, Samples, unseen
+from anabranch.lab.experiment import Experiment, Params, Progress, Row, Samples, Unit, unseen
 from anabranch.lab.underlays import AWS16, REGIONS, mean_delay_s
 
 PAPER_NODES = 1024
 PAPER_MEAN_MS = 68.64  # over the printed table, diagonal and all: paper 001, section 5.4.5
 
 
-def run(
-    params: Params, progress: Progress = unseen, samples: Samples | None = None
+def cut(params: Params) -> list[Unit]:
+    """Cut by the number of nodes."""
+    return [Unit(params, nodes, work=nodes * nodes) for nodes in params.nodes]
+
+
+def measure(unit: Unit, progress: Progress = unseen) -> NDArray[np.float64]:
+    """Return the mean delay in ms from every region to every region, nan where there is none."""
+    underlay = AWS16(unit.nodes)
+    places: list[list[int]] = [[] for _ in REGIONS]
+    for place in range(unit.nodes):
+        places[underlay.region(place)].append(place)
+    matrix = np.full((len(REGIONS), len(REGIONS)), np.nan)
+    for a, here in enumerate(places):
+        for b, there in enumerate(places):
+            delays_s = [underlay.delay_s(i, j) for i in here for j in there if i != j]
+            if delays_s:  # or else fewer nodes than regions, or one in the region
+                matrix[a, b] = 1000 * math.fsum(delays_s) / len(delays_s)
+        progress((a + 1) / len(places))
+    return matrix
+
+
+def rows(
+    params: Params, results: Iterator[NDArray[np.float64]], samples: Samples | None
 ) -> Iterator[Row]:
     """Yield the delay from every region to every region; the samples are the matrix."""
-    for nodes in params.nodes:
-        underlay = AWS16(nodes)
-        places = [[p for p in range(nodes) if underlay.region(p) == r] for r in range(len(REGIONS))]
-        matrix = np.full((len(REGIONS), len(REGIONS)), np.nan)
-        for a, here in enumerate(places):
-            for b, there in enumerate(places):
-                delays_s = [underlay.delay_s(i, j) for i in here for j in there if i != j]
-                if not delays_s:
-                    continue  # fewer nodes than regions, or one in the region
-                matrix[a, b] = 1000 * math.fsum(delays_s) / len(delays_s)
-                delay_ms = round(float(matrix[a, b]), 3)
-                yield {"nodes": nodes, "from": REGIONS[a], "to": REGIONS[b], "delay_ms": delay_ms}
-            progress((a + 1) / len(places))
+    for nodes, matrix in zip(params.nodes, results, strict=True):
         if samples is not None:
             samples[nodes] = matrix
+        for (a, b), delay_ms in np.ndenumerate(matrix):
+            if not np.isnan(delay_ms):
+                names = {"nodes": nodes, "from": REGIONS[a], "to": REGIONS[b]}
+                yield names | {"delay_ms": round(float(delay_ms), 3)}
 
 
 def table(rows: Sequence[Row]) -> Table:
@@ -93,7 +107,9 @@ EXPERIMENT = Experiment(
     title="One-way delays between sixteen Amazon regions",
     about="the underlay of the Streamr experiments (paper 000, Table 1)",
     defaults=Params(nodes=(PAPER_NODES,)),
-    run=run,
+    cut=cut,
+    measure=measure,
+    rows=rows,
     table=table,
     draw=draw,
     most_nodes=4096,

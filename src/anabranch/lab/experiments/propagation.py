@@ -6,9 +6,12 @@ nodes by accident (paper 001, sections 4.3 and 5.4.4), over WebRTC its overlay w
 ours, so the WebRTC figures (paper 001, Table 5.2) are the ones to compare with.
 """
 
+import os
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +21,14 @@ from rich import box
 from rich.table import Table
 
 from anabranch.core.ids import FrameHead, NodeId
-from anabranch.lab.experiment import Experiment, Params, Progress, Row, Samples, unseen
+from anabranch.core.prediction import predict
+from anabranch.lab.experiment import Experiment, Params, Progress, Row, Samples, Unit, unseen
 from anabranch.lab.underlays import UNDERLAYS, mean_delay_s
 from anabranch.sim.cluster import Cluster
 from anabranch.sim.network import Observer, SimNode, Underlay
-from anabranch.sim.simulator import Simulator
+from anabranch.sim.simulator import START_AT, Simulator
+from anabranch.traces.files import TraceWriter
+from anabranch.traces.recorder import Recorder
 
 # Mean delay in ms by the number of nodes: the least, the mean and the greatest of the repeats.
 PAPER_WEBRTC = {
@@ -61,6 +67,7 @@ class Flood:
     delays_s: NDArray[np.float64]
     hops: NDArray[np.uint8]
     duplicates: float  # frames that came to a node and were not the first, per message
+    estimated_s: float  # the mean delay as a tracker would predict it (section V-C.6)
 
 
 class Deliveries(Observer):
@@ -78,32 +85,39 @@ class Deliveries(Observer):
         """A node handed a frame to its application."""
         if node.id != head.publisher:
             pair = self._places[head.publisher], node.place
-            self.delays_s[pair] = delay_s
+            self.delays_s[pair] = round(delay_s, 6)  # the clock's steps are not much finer
             self.hops[pair] = hops
             self.count += 1
 
 
-def run(
-    params: Params, progress: Progress = unseen, samples: Samples | None = None
+def cut(params: Params) -> list[Unit]:
+    """Cut by the number of nodes and the repeat."""
+    return [
+        Unit(params, nodes, repeat, nodes * nodes)
+        for nodes in params.nodes
+        for repeat in range(repeats_of(params, nodes))
+    ]
+
+
+def measure(unit: Unit, progress: Progress = unseen) -> tuple[Flood, float]:
+    """Return what a topology's flood took, and the relative delay penalty."""
+    params, nodes, seed = unit.params, unit.nodes, unit.seed
+    underlay = UNDERLAYS[params.underlay](nodes, random.Random(f"{seed}/underlay"))
+    cluster = grow(underlay, nodes, params.degree, params.overlay, seed)
+    with record(params, nodes, unit.repeat) as recorder:
+        if recorder is not None:
+            describe(cluster, underlay, recorder)
+        measured = flood(cluster, progress)
+    return measured, mean_of_pairs(measured.delays_s) / mean_delay_s(underlay, nodes)
+
+
+def rows(
+    params: Params, results: Iterator[tuple[Flood, float]], samples: Samples | None
 ) -> Iterator[Row]:
-    """Measure each number of nodes; the samples are the delays in ms, ascending."""
-    work = sum(nodes * nodes * repeats_of(params, nodes) for nodes in params.nodes)
-    done = 0
-
-    def published() -> None:
-        nonlocal done
-        done += nodes
-        progress(done / work)
-
+    """Summarise each number of nodes; the samples are the delays in ms, ascending."""
     for nodes in params.nodes:
-        floods, penalties = [], []
-        for repeat in range(repeats_of(params, nodes)):
-            seed = params.seed_of(nodes, repeat)
-            underlay = UNDERLAYS[params.underlay](nodes, random.Random(f"{seed}/underlay"))
-            cluster = grow(underlay, nodes, params.degree, params.overlay, seed)
-            floods.append(flood(cluster, published))
-            unicast_s = mean_delay_s(underlay, nodes)
-            penalties.append(mean_of_pairs(floods[-1].delays_s) / unicast_s)
+        measured = islice(results, repeats_of(params, nodes))
+        floods, penalties = zip(*measured, strict=True)
         delays_ms = np.concatenate([pairs_of(flood.delays_s) for flood in floods])
         delays_ms *= 1000
         delays_ms.sort()
@@ -128,6 +142,8 @@ def figures_of(
     """Summarise the repeats; medians and the like are of all their deliveries together."""
     means_ms = [1000 * mean_of_pairs(flood.delays_s) for flood in floods]
     hops = np.concatenate([pairs_of(flood.hops) for flood in floods])
+    estimates_ms = [1000 * flood.estimated_s for flood in floods]
+    errors = np.abs(np.subtract(estimates_ms, means_ms)) / means_ms
     return {
         "mean_ms_min": round(min(means_ms), 3),
         "mean_ms": round(float(np.mean(means_ms)), 3),
@@ -139,6 +155,8 @@ def figures_of(
         "duplicates": round(float(np.mean([flood.duplicates for flood in floods])), 4),
         "hops_mean": round(float(hops.mean()), 4),
         "hops_max": int(hops.max()),
+        "estimated_ms": round(float(np.mean(estimates_ms)), 3),
+        "error_percent": round(float(100 * errors.mean()), 4),
         "repeats": len(floods),
     }
 
@@ -187,16 +205,16 @@ def is_regular(links: dict[NodeId, tuple[NodeId, ...]], degree: int) -> bool:
     return mutual and unused == len(links) * full % 2
 
 
-def flood(cluster: Cluster, published: Callable[[], None] = lambda: None) -> Flood:
+def flood(cluster: Cluster, progress: Progress = unseen) -> Flood:
     """Let each node publish one message; return when everybody has them all."""
     sim, nodes = cluster.sim, len(cluster.peers)
     wanted = nodes * (nodes - 1)
     links, sent = links_of(cluster), sim.sent_frames
     seen = sim.observer = Deliveries(cluster.peers)
-    for node in cluster.peers:
+    for number, node in enumerate(cluster.peers, 1):
         cluster.publish(node, cluster.parts[0], [CONTENT])
         sim.run(sim.now + SPACING_S)
-        published()
+        progress(number / nodes)
     give_up_at = sim.now + PATIENCE_S
     while seen.count < wanted and sim.now < give_up_at:
         sim.run(sim.now + LOOK_EVERY_S)
@@ -204,7 +222,63 @@ def flood(cluster: Cluster, published: Callable[[], None] = lambda: None) -> Flo
     sim.observer = None
     assert seen.count == wanted, f"{seen.count} deliveries, not {wanted}"
     assert links_of(cluster) == links, "the overlay changed while it was measured"
-    return Flood(seen.delays_s, seen.hops, (sim.sent_frames - sent - wanted) / (nodes * nodes))
+    duplicates = (sim.sent_frames - sent - wanted) / (nodes * nodes)
+    return Flood(seen.delays_s, seen.hops, duplicates, estimate_s(cluster))
+
+
+def estimate_s(cluster: Cluster) -> float:
+    """Return what a tracker predicts for the mean delay between two nodes."""
+    links = links_of(cluster)
+    rtts_us = {pair: round(1e6 * rtt_s) for pair, rtt_s in rtts_of(cluster).items()}
+    mean_ms = predict(links, rtts_us, sources=list(links)).mean_ms
+    assert mean_ms is not None
+    return mean_ms / 1000
+
+
+def rtts_of(cluster: Cluster) -> dict[tuple[NodeId, NodeId], float]:
+    """Return the round trips between neighbours, as both ends measured them."""
+    found = {}
+    for node in cluster.peers:
+        for peer in cluster.neighbours(node, cluster.parts[0]):
+            lane = node.lanes[peer]
+            found[node.id, peer] = lane.delay_s + lane.back.delay_s
+    return found
+
+
+# --- Traces ---------------------------------------------------------------------------------
+
+
+@contextmanager
+def record(params: Params, nodes: int, repeat: int) -> Iterator[Recorder | None]:
+    """Give a recorder for one repeat, if traces are wanted; the file appears when it is whole."""
+    if params.traces is None:
+        yield None
+        return
+    path = Path(params.traces) / f"{EXPERIMENT.name}-n{nodes}-r{repeat}.parquet"
+    unfinished = path.with_name(f".{os.getpid()}-{path.name}")
+    try:
+        with TraceWriter(unfinished) as writer:
+            yield Recorder(writer.write)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def describe(cluster: Cluster, underlay: Underlay, recorder: Recorder) -> None:
+    """Record what is there before the first message, and from now on all that happens."""
+    sim, part = cluster.sim, cluster.parts[0]
+    recorder.name_part(part)
+    for node in cluster.peers:
+        recorder.subscribed(START_AT, node.id, part, True)  # as `grow` let them
+    for (node_id, peer_id), rtt_s in rtts_of(cluster).items():
+        recorder.rtt(sim.now, node_id, peer_id, rtt_s)
+    for node in cluster.peers:
+        for peer in cluster.peers:
+            if peer is not node:
+                direct_s = underlay.delay_s(node.place, peer.place)
+                recorder.unicast(sim.now, node.id, peer.id, direct_s)
+    sim.record(recorder)
+    cluster.snapshot()
 
 
 # --- What the reader sees -------------------------------------------------------------------
@@ -305,9 +379,11 @@ EXPERIMENT = Experiment(
     title="Propagation of messages",
     about="how long a message takes to everybody (paper 000, Figures 7 and 8, Table 2)",
     defaults=Params(nodes=(32, 64, 128, 256, 512)),
-    run=run,
+    cut=cut,
+    measure=measure,
+    rows=rows,
     table=table,
     draw=draw,
-    options=frozenset({"overlay", "underlay"}),
+    options=frozenset({"overlay", "underlay", "traces"}),
     most_nodes=4096,  # n messages to n nodes: four times the time and space at twice the nodes
 )

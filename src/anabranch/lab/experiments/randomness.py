@@ -8,6 +8,7 @@ first few joiners to be linked to each other up to three times as often.
 
 import random
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from rich import box
 from rich.table import Table
 
-from anabranch.lab.experiment import Experiment, Params, Progress, Row, Samples, unseen
+from anabranch.lab.experiment import Experiment, Params, Progress, Row, Samples, Unit, unseen
 from anabranch.overlays.regular_graph import RegularGraph
 
 EARLY = 10  # how many joiners are the first few
@@ -25,19 +26,28 @@ PAPER_PROBABILITY = 0.0040040  # 1000 nodes of degree 4, 1000 repeats
 PAPER_EARLY_BIAS = "up to 3"
 
 
-def run(
-    params: Params, progress: Progress = unseen, samples: Samples | None = None
+def cut(params: Params) -> list[Unit]:
+    """Cut by the number of nodes and the repeat."""
+    repeats = range(params.repeats or PAPER_REPEATS)
+    return [Unit(params, nodes, repeat, nodes) for nodes in params.nodes for repeat in repeats]
+
+
+def measure(unit: Unit, progress: Progress = unseen) -> NDArray[np.int64]:
+    """Return the links of one topology."""
+    links = links_of(unit.nodes, unit.params.degree, unit.seed)
+    progress(1)
+    return links
+
+
+def rows(
+    params: Params, results: Iterator[NDArray[np.int64]], samples: Samples | None
 ) -> Iterator[Row]:
     """Count the pairs for each number of nodes; the samples are the matrix of counts."""
     repeats = params.repeats or PAPER_REPEATS
-    joins = sum(params.nodes) * repeats
-    joined = 0
     for nodes in params.nodes:
         counts = np.zeros(nodes * nodes, dtype=np.int64)
-        for repeat in range(repeats):
-            counts[links_of(nodes, params.degree, params.seed_of(nodes, repeat))] += 1
-            joined += nodes
-            progress(joined / joins)
+        for links in islice(results, repeats):
+            counts[links] += 1
         matrix = counts.reshape(nodes, nodes)
         if samples is not None:
             samples[nodes] = (matrix + matrix.T).astype(np.float64)
@@ -158,7 +168,9 @@ EXPERIMENT = Experiment(
     title="Randomness of the tracker's topologies",
     about="how evenly the tracker links pairs of nodes (paper 000, Figures 2 and 3)",
     defaults=Params(nodes=(1000,), repeats=PAPER_REPEATS),
-    run=run,
+    cut=cut,
+    measure=measure,
+    rows=rows,
     table=table,
     draw=draw,
     most_nodes=10_000,  # there is one counter for every pair

@@ -13,6 +13,8 @@ A subscription's share is of the events that others published in its topic.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +23,7 @@ from rich import box
 from rich.table import Table
 
 from anabranch.lab import workload as files
-from anabranch.lab.experiment import Experiment, Params, Progress, Row, Samples, unseen
+from anabranch.lab.experiment import Experiment, Params, Progress, Row, Samples, Unit, unseen
 from anabranch.lab.playback import Network, Played, play
 from anabranch.lab.workload import Workload
 
@@ -43,33 +45,45 @@ In order: Pulsarcast with its order guarantee. Complete: subscriptions of
 a node to a topic that got everything."""
 
 
-def run(
-    params: Params, progress: Progress = unseen, samples: Samples | None = None
-) -> Iterator[Row]:
-    """Yield a row for each network and topic, and for all topics; the samples are delays in ms."""
+@dataclass(frozen=True, kw_only=True)
+class Playing(Unit):
+    """A repeat in one of the networks, with what is played."""
+
+    network: str
+    workload: Workload
+
+
+def cut(params: Params) -> list[Playing]:
+    """Cut by the number of nodes, the network and the repeat."""
     assert params.data is not None
     whole = files.read(Path(params.data))
-    cuts = {nodes: whole.cut(nodes, params.events) for nodes in params.nodes}
-    repeats = params.repeats or 1
-    work = sum(len(cut.events) for cut in cuts.values()) * repeats * len(NETWORKS)
-    done = 0
+    parts = [whole.cut(nodes, params.events) for nodes in params.nodes]
+    return [
+        Playing(params, part.nodes, repeat, len(part.events), network=network, workload=part)
+        for part in parts
+        for network in NETWORKS
+        for repeat in range(params.repeats or 1)
+    ]
 
-    def published() -> None:
-        nonlocal done
-        done += 1
-        progress(done / work)
 
+def measure(unit: Playing, progress: Progress = unseen) -> Played:
+    """Play a workload once."""
+    params = unit.params
+    network = Network(
+        params.overlay, params.degree, params.ordered, *NETWORKS[unit.network], params.capacity
+    )
     every_s = EVERY_S / params.speedup
-    for nodes, cut in cuts.items():
-        for name, (delay_ms, spread_ms) in NETWORKS.items():
-            network = Network(
-                params.overlay, params.degree, params.ordered, delay_ms, spread_ms, params.capacity
-            )
-            seeds = [f"{params.seed_of(nodes, repeat)}/{name}" for repeat in range(repeats)]
-            runs = [play(cut, network, every_s, seed, published) for seed in seeds]
+    return play(unit.workload, network, every_s, f"{unit.seed}/{unit.network}", progress)
+
+
+def rows(params: Params, results: Iterator[Played], samples: Samples | None) -> Iterator[Row]:
+    """Yield a row for each network and topic, and for all topics; the samples are delays in ms."""
+    for nodes in params.nodes:
+        for network in NETWORKS:
+            runs = list(islice(results, params.repeats or 1))
             names = {"nodes": nodes, "overlay": params.overlay, "ordered": params.ordered}
-            for row in rows_of(cut, runs):
-                yield names | {"network": name} | row
+            for row in rows_of(runs[0].workload, runs):
+                yield names | {"network": network} | row
             if samples is not None:  # of the last network: the one with latency
                 delays_ms = np.concatenate([1000 * delays_of(each, ALL) for each in runs])
                 samples[nodes] = np.sort(delays_ms)
@@ -231,7 +245,9 @@ EXPERIMENT = Experiment(
     title="Subscriptions fulfilled",
     about="does everybody get all of a published workload (paper 002, Figures 6, 7, 10 and 11)",
     defaults=Params(nodes=(100,), capacity=CAPACITY),
-    run=run,
+    cut=cut,
+    measure=measure,
+    rows=rows,
     table=table,
     draw=draw,
     options=frozenset({"overlay", "data", "events", "speedup", "capacity", "ordered"}),

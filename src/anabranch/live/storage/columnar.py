@@ -23,7 +23,7 @@ import msgspec
 
 from anabranch.core.errors import LocalError
 from anabranch.live.errors import AnabranchError, NetworkUnreachable, NoSuchStream, NotPermitted
-from anabranch.live.storage.columns import END_OF_STREAM, FRAMES, MESSAGES, arrow
+from anabranch.live.storage.columns import END_OF_STREAM, FRAMES, KEY, MESSAGES, arrow
 from anabranch.live.storage.tokens import authorization
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class Batches:
             self._reader = pa.ipc.open_stream(pa.PythonFile(self._body, mode="r"))
             about = self.schema.metadata
             self.start, self.end = int(about[b"start"]), int(about[b"end"])
-        except (OSError, HTTPException, pa.ArrowInvalid, KeyError, TypeError) as error:
+        except (OSError, HTTPException, ValueError, KeyError, TypeError) as error:
             self.close()
             raise NetworkUnreachable(f"this is no Arrow stream of a log: {error!r}") from error
         self.position = self.start  # everything before this offset has come
@@ -165,6 +165,7 @@ class Batches:
         try:
             batch = self._reader.read_next_batch()
             batch.validate(full=True)  # it is a stranger's: Arrow would believe every length
+            _check_nulls(batch)
         except StopIteration:
             self._finish()
             raise
@@ -210,6 +211,13 @@ class Batches:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _check_nulls(batch: "pyarrow.RecordBatch") -> None:
+    """Refuse rows that lack something: that a column says of itself it has no nulls is no proof."""
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if column.null_count and name != KEY:
+            raise arrow().ArrowInvalid(f"rows without {name}")
 
 
 class _Body:

@@ -6,14 +6,16 @@ has no rows, as it has no messages for a subscriber; the offsets go on behind it
 frame cannot be told from inside: whoever has the key reads rows of frames, which hold each frame
 as it was signed.
 
-    messages    offset, timestamp, sequence, publisher, chain, content_type, value
+    messages    offset, timestamp, sequence, publisher, chain, content_type, key, value
     frames      offset, count, first, last, previous, chain, epoch, placed, frame
 
+`key` is null if a message has none. A content type that promises one where there is none stays so.
 `offset` of a frame is that of its first message; `first`, `last` and `previous` are numbers, which
 pack (timestamp in ms, sequence) into one integer. A frame may begin before the range that was
 asked for, and end behind it; messages are exactly those of the range.
 """
 
+import struct
 from bisect import bisect_left
 from collections.abc import Sequence
 from operator import lt
@@ -24,7 +26,8 @@ import msgspec
 from anabranch.core.errors import LocalError
 from anabranch.core.frames import HEAD, SIGNATURE_BYTES
 from anabranch.core.ids import CHAIN_KEY_BYTES, MAX_SEQUENCE, SEQUENCE_BITS, ChainKey, StreamPart
-from anabranch.core.messages.data import MAX_CONTENT_BYTES, Body
+from anabranch.core.message_key import split_key
+from anabranch.core.messages.data import KEYED, MAX_CONTENT_BYTES, Body
 from anabranch.core.messages.storage import MAX_NUMBER
 from anabranch.core.store import Placed
 from anabranch.live.message import names_of_chain
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 
 MESSAGES, FRAMES = "messages", "frames"
 FORMS = (MESSAGES, FRAMES)
+KEY = "key"  # the column that may be null
 MAX_ROWS = 4_096  # of a batch
 END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"  # how an Arrow stream says that it is complete
 
@@ -44,6 +48,8 @@ Content = Annotated[bytes, msgspec.Meta(max_length=MAX_CONTENT_BYTES)]
 _HEAD_BYTES = HEAD.size
 _US_IN_MS = 1_000
 _unpack_head = HEAD.unpack_from
+# Of the head only what a message needs: chain, first, last and count.
+_unpack_some = struct.Struct(">17x28s8xQQH").unpack_from
 _decode_body = msgspec.msgpack.Decoder(Body).decode
 # As `Items`, but tuples: they come apart into columns at a fraction of what objects cost.
 _decode_items = msgspec.msgpack.Decoder(tuple[tuple[Ahead, ContentType, Content], ...]).decode
@@ -105,6 +111,7 @@ def schema_of(wanted: Wanted) -> "pyarrow.Schema":
             ("publisher", pa.string()),
             ("chain", pa.string()),
             ("content_type", pa.int16()),
+            (KEY, pa.binary()),
             ("value", pa.binary()),
         ]
     else:
@@ -126,7 +133,8 @@ def schema_of(wanted: Wanted) -> "pyarrow.Schema":
         "end": str(wanted.end),
         "form": wanted.form,
     }
-    return pa.schema([pa.field(*field, nullable=False) for field in fields], metadata=about)
+    columns = [pa.field(name, kind, nullable=name == KEY) for name, kind in fields]
+    return pa.schema(columns, metadata=about)
 
 
 class Columns:
@@ -161,7 +169,7 @@ class Columns:
         dense, position = self._wanted.is_dense, self.position
         for row in placed:
             frame, offset = row.entry.frame, row.offset
-            _, _, chain, _, first, last, count, _ = _unpack_head(frame)
+            chain, first, last, count = _unpack_some(frame)
             assert offset is not None
             if dense and not offset <= position < offset + count:
                 raise HoleError(position)
@@ -201,8 +209,8 @@ class Columns:
         self,
         offsets: list[int],
         numbers: list[int],
-        types: list[int],
-        values: list[bytes],
+        types: Sequence[int],
+        values: Sequence[bytes],
         whose: list[int],
         chains: list[bytes],
     ) -> "pyarrow.RecordBatch":
@@ -212,14 +220,19 @@ class Columns:
         times = pc.multiply(pc.shift_right(packed, SEQUENCE_BITS), _US_IN_MS)
         names = [names_of_chain(ChainKey(chain)) for chain in chains]
         places = pa.array(whose, pa.int32())
+        kinds, keys = pa.array(types, pa.int16()), pa.nulls(len(types), pa.binary())
+        if pc.any(pc.greater_equal(kinds, KEYED)).as_py():  # keys cost only who has some
+            found, values, types = zip(*map(split_key, values, types), strict=True)
+            kinds, keys = pa.array(types, pa.int16()), pa.array(found, pa.binary())
         batch = pa.record_batch(
             [
                 pa.array(offsets, pa.int64()),
-                times.cast(self.schema.field("timestamp").type),
+                times.view(self.schema.field("timestamp").type),
                 pc.bit_wise_and(packed, MAX_SEQUENCE).cast(pa.int32()),
                 pa.array([publisher for publisher, _ in names], pa.string()).take(places),
                 pa.array([chain for _, chain in names], pa.string()).take(places),
-                pa.array(types, pa.int16()),
+                kinds,
+                keys,
                 pa.array(values, pa.binary()),
             ],
             schema=self.schema,

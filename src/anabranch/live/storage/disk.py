@@ -9,6 +9,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import TypeVar
 
 import msgspec
 
@@ -18,6 +20,7 @@ from anabranch.core.store import (
     Copy,
     DivergedError,
     Keep,
+    LogQuery,
     LogWrite,
     Order,
     StoreError,
@@ -31,6 +34,8 @@ TIDY_EVERY_S = 10.0
 
 BUSY = "storage-busy: more is asked of the disk than it does"
 
+T = TypeVar("T")
+
 
 class _Task(msgspec.Struct):
     """A write that waits for its commit, or a find."""
@@ -40,6 +45,7 @@ class _Task(msgspec.Struct):
     done: Callable[..., None]
     size_bytes: int = WRITE_OVERHEAD_BYTES
     problem: str = ""  # why it is not done
+    make: Callable[[Answer], None] | None = None  # is given what was found, in the thread
 
     def refused(self, problem: str) -> "_Task":
         """Return what is left of it when it is not done: an answer, in its turn."""
@@ -159,6 +165,28 @@ class LogDisk:
         """Look something up, and call back in this loop."""
         self._reader.put(_Task(asyncio.get_running_loop(), effect, done))
 
+    async def look_up(self, query: LogQuery, make: Callable[[Answer], T]) -> T:
+        """Look something up, and return what is made of it: in the thread, while it is at hand.
+
+        Others wait meanwhile for what they look up, so it should not take long.
+        """
+        made: Future[T] = Future()
+
+        def make_it(answer: Answer) -> None:
+            if made.set_running_or_notify_cancel():
+                try:
+                    made.set_result(make(answer))
+                except Exception as error:  # whoever waits gets it; the thread goes on
+                    made.set_exception(error)
+
+        def done(found: Found) -> None:
+            if not made.done():  # it was refused
+                make_it(found.answer)
+
+        loop = asyncio.get_running_loop()
+        self._reader.put(_Task(loop, Find(0, query), done, make=make_it))
+        return await asyncio.wrap_future(made)
+
     async def close(self) -> None:
         """Do all that is waiting, and let go of the file."""
         for worker in (self._writer, self._reader):
@@ -193,6 +221,8 @@ class LogDisk:
                 answer = self.store.find(task.effect.query)
             except StoreError as error:
                 answer = Answer(problem=str(error))
+            if task.make is not None:
+                task.make(answer)
             found.append(Found(task.effect.token, answer))
         return found
 

@@ -15,10 +15,12 @@ from anabranch.core.store import hash_after
 from anabranch.live.storage.rows import (
     COLUMNS,
     HELD,
+    NamedRow,
     PartLog,
     Row,
     checksum,
-    is_whole,
+    named_in,
+    placed_in,
     read_row,
     select,
 )
@@ -31,8 +33,8 @@ def hash_at(database: apsw.Connection, log: PartLog, offset: int) -> bytes:
     row = _placed(database, log, "offset = ?", offset)
     if row is None:
         return b""
-    if is_whole(log.seed, row):
-        return row[9]
+    if placed_in(log.seed, row) is not None:
+        return row[5]
     before = _hash_by_predecessor(database, log, offset)
     if before is None:
         raise apsw.CorruptError(f"the rows at offset {offset} of {log.part} are not what they were")
@@ -54,38 +56,38 @@ def mend(database: apsw.Connection, log: PartLog, frame: bytes) -> None:
     head = peek(frame)
     row_id = _row_of(database, log, head.chain, head.last)
     row = read_row(database, row_id) if row_id is not None else None
-    if row_id is None or row is None or is_whole(log.seed, row):
+    if row_id is None or row is None or named_in(log.seed, row):
         return
-    place = _place_of(database, log, row_id, row, frame)
-    if place is None:
+    found = _place_of(database, log, row_id, row, frame)
+    if found is None:
         return
-    offset, epoch, placed_ms, before = place
-    numbers = (head.previous, head.first, head.last, head.count, offset, epoch, placed_ms)
-    check = checksum(log.seed, head.chain, *numbers, before, frame)
-    new = (log.id, head.chain, *numbers[:4], None if offset == HELD else offset)
+    offset, epoch, placed_ms, before = found
+    check = checksum(log.seed, head.count, offset, epoch, placed_ms, before, frame)
+    name = (head.chain, head.previous, head.first, head.last, head.count)
+    place = (None if offset == HELD else offset, epoch, placed_ms, before)
     database.execute(
         "UPDATE frames NOT INDEXED SET part = ?, chain = ?, previous = ?, first = ?, last = ?, "
         "count = ?, offset = ?, epoch = ?, placed_ms = ?, hash_before = ?, checksum = ?, frame = ? "
         "WHERE id = ?",
-        (*new, epoch, placed_ms, before, check, frame, row_id),
+        (log.id, *name, *place, check, frame, row_id),
     )
-    log.size_bytes += len(frame) - len(row[-1] or b"")
+    log.size_bytes += len(frame) - len(row[7] or b"")
 
 
 def _place_of(
-    database: apsw.Connection, log: PartLog, row_id: int, row: Row, frame: bytes
+    database: apsw.Connection, log: PartLog, row_id: int, row: NamedRow, frame: bytes
 ) -> tuple[int, int, int, bytes] | None:
     """Return the place that a damaged row has: offset, epoch, time and the hash before it."""
     copy = "offset, epoch, placed_ms FROM frames INDEXED BY by_offset WHERE part = ? AND id = ?"
-    copies = select(database, f"{copy} AND offset = ?", log.id, row_id, row[6])
+    copies = select(database, f"{copy} AND offset = ?", log.id, row_id, row[2])
     if not copies:  # its offset may be what is damaged: then all of the index is looked through
         copies = select(database, f"{copy} AND offset IS NOT NULL", log.id, row_id)
     if not copies:  # it was only held: when it came matters little
         return HELD, 0, peek(frame).last >> SEQUENCE_BITS, b""
     offset, *times = copies[0]
     after = hash_at(database, log, offset + peek(frame).count)
-    hashes = [row[9], _hash_by_predecessor(database, log, offset)]
-    for (epoch, placed_ms), before in product((times, row[7:9]), hashes):
+    hashes = [row[5], _hash_by_predecessor(database, log, offset)]
+    for (epoch, placed_ms), before in product((times, row[3:5]), hashes):
         if type(before) is not bytes or type(epoch) is not int or type(placed_ms) is not int:
             continue
         if min(epoch, placed_ms) < 0:
@@ -97,9 +99,10 @@ def _place_of(
 
 def _hash_by_predecessor(database: apsw.Connection, log: PartLog, offset: int) -> bytes | None:
     row = _placed(database, log, "offset < ? ORDER BY offset DESC LIMIT 1", offset)
-    if row is None or not is_whole(log.seed, row) or row[6] is None or row[6] + row[5] != offset:
+    placed = None if row is None else placed_in(log.seed, row)
+    if row is None or placed is None or placed.offset is None or placed.offset + row[1] != offset:
         return None
-    return hash_after(row[9], row[6], Entry(row[7], row[8], row[-1]))
+    return hash_after(row[5], placed.offset, placed.entry)
 
 
 def _placed(database: apsw.Connection, log: PartLog, which: str, offset: int) -> Row | None:
@@ -116,10 +119,10 @@ def _row_of(database: apsw.Connection, log: PartLog, chain: bytes, last: int) ->
     return rows[0][0] if rows else None
 
 
-def _names(row: Row) -> list[tuple[bytes, int]]:
+def _names(row: NamedRow) -> list[tuple[bytes, int]]:
     """Return the names that a row may have: that of its columns, and that of its frame."""
-    names = [(row[1], row[4])]
-    frame = row[-1]
+    names = [(row[8], row[11])]
+    frame = row[7]
     if frame is not None and len(frame) >= HEAD.size:
         _, _, chain, _, _, last, _, _ = HEAD.unpack_from(frame)
         names.append((chain, last))

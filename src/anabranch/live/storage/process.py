@@ -22,7 +22,6 @@ from anabranch.core.messages.registry import NETWORK
 from anabranch.core.part_log import LogStatus
 from anabranch.core.registry_reader import RegistryReader
 from anabranch.core.storage import Storage, StorageFactory, UserOf
-from anabranch.core.store import Answer, LogQuery
 from anabranch.live.address import NetworkAddress
 from anabranch.live.client import Network, connect
 from anabranch.live.errors import AnabranchError, Closed
@@ -143,7 +142,7 @@ class StorageProcess:
                 node=self.identity.node,
                 network=self._address.genesis,
                 registry=self.network.node.registry,
-                find=self._look_up,
+                find=self._disk.look_up,
                 status=self._status,
                 parts=self.storage.parts,
                 clock=self.network.node.driver.now,
@@ -198,17 +197,6 @@ class StorageProcess:
 
     def _done(self, event: Wrote | Found) -> None:
         self.network.node.driver.feed(event)
-
-    async def _look_up(self, query: LogQuery) -> Answer:
-        """Look something up for who asks over HTTP."""
-        found: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-
-        def done(event: Found) -> None:
-            if not found.done():
-                found.set_result(event.answer)
-
-        self._disk.find(Find(0, query), done)
-        return await found
 
     def _status(self, part: StreamPart) -> LogStatus | None:
         """Return how a log stands; the machine may not have heard of what retention has deleted."""

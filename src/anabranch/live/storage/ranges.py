@@ -5,9 +5,8 @@ cannot be served is a RequestError, at the first page or at any later one; what 
 is right, and is all there is before the offset where it ended.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
@@ -22,12 +21,19 @@ from anabranch.live.storage.columns import Columns, EncryptedError, HoleError, W
 if TYPE_CHECKING:
     import pyarrow
 
-READ_BYTES = 1 << 20  # of a page, which so has a few thousand messages of an ordinary size
+READ_BYTES = 512 * 1024  # of a page: a few milliseconds of work, for which others wait
 MAX_SCANS = 1_000  # pages that are looked through for a time
 # The log's own times come from one primary after the other, whose clocks may differ by so much.
 CLOCKS_S = 60.0
 
-Find = Callable[[LogQuery], Awaitable[Answer]]
+T = TypeVar("T")
+
+
+class Find(Protocol):
+    """Looks something up, and returns what is made of it where it was found."""
+
+    async def __call__(self, query: LogQuery, make: Callable[[Answer], T], /) -> T:
+        """Call `make` on a thread, with the answer."""
 
 
 class LogStatus(Protocol):
@@ -99,11 +105,10 @@ class RangeReader:
         """Return the next batches as Arrow writes them; there may be none in a page."""
         wanted, selection = self._wanted, self._selection
         assert selection is not None
-        answer = await self._find(Page(wanted.part, selection, wanted.end, READ_BYTES))
-        self._check(answer, selection.start)
+        position = self._columns.position
+        page = Page(wanted.part, selection, wanted.end, READ_BYTES)
         try:
-            # Some milliseconds of work, for which no link of this node should have to wait.
-            batches = await asyncio.to_thread(self._encode, answer.placed, answer.following is None)
+            answer, batches = await self._find(page, self._encode)
         except HoleError as error:
             raise self._lacking(error.offset) from error
         except EncryptedError as error:
@@ -114,23 +119,27 @@ class RangeReader:
                 "decrypt them yourself",
                 offset=error.offset,
             ) from error
+        self._check(answer, selection.start, position)
         self._selection = answer.following
         return batches
 
-    def _encode(self, placed: tuple[Placed, ...], is_last: bool) -> list[bytes]:
-        batches = self._columns.add(placed)
-        if is_last:
+    def _encode(self, answer: Answer) -> tuple[Answer, list[bytes]]:
+        """Make batches where the frames were read: a thread that has to fetch them is slower."""
+        if answer.problem or answer.damaged:
+            return answer, []
+        batches = self._columns.add(answer.placed)
+        if answer.following is None:
             self._columns.end()
-        return [batch.serialize() for batch in batches]
+        return answer, [batch.serialize() for batch in batches]
 
-    def _check(self, answer: Answer, start: int) -> None:
+    def _check(self, answer: Answer, start: int, position: int) -> None:
         if answer.problem:
             raise RequestError(503, "failing", f"the log cannot be read now: {answer.problem}")
         status = self._status(self._wanted.part)
         if status is None:
             raise RequestError(404, "not-stored", f"{self._wanted.part} is stored here no more")
         if answer.damaged or status.start > start:
-            raise self._lacking(self._columns.position)
+            raise self._lacking(position)
 
     def _lacking(self, offset: int) -> RequestError:
         """Say why there is nothing at an offset that should be there."""
@@ -215,7 +224,7 @@ async def _first_placed(find: Find, part: StreamPart, low: int, high: int, earli
 
 
 async def _look(find: Find, part: StreamPart, selection: Selection, high: int) -> Answer:
-    answer = await find(Page(part, selection, high, size_bytes=1))
+    answer = await find(Page(part, selection, high, size_bytes=1), lambda found: found)
     if answer.problem:
         raise RequestError(503, "failing", f"the log cannot be read now: {answer.problem}")
     return answer

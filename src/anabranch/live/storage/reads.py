@@ -6,8 +6,9 @@ the end; until they are found, pages are empty and `following` says in its curso
 they were looked for, and in `last` how many more it takes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from typing import Any, Generic, TypeVar
 
 import apsw
 import msgspec
@@ -17,13 +18,23 @@ from anabranch.core.messages.storage import (
     CURSOR_BYTES,
     MAX_NUMBER,
     MAX_PAGE_FRAMES,
-    Entry,
     FrameName,
     Selection,
 )
 from anabranch.core.store import Answer, HashAt, LogQuery, Named, Page, Placed
 from anabranch.live.storage.mending import hash_at, name_damaged
-from anabranch.live.storage.rows import COLUMNS, PartLog, Row, is_whole, load_log, read_row, select
+from anabranch.live.storage.rows import (
+    COLUMNS,
+    NAMED_COLUMNS,
+    NamedRow,
+    PartLog,
+    Row,
+    load_log,
+    named_in,
+    placed_in,
+    read_row,
+    select,
+)
 
 SCAN_FRAMES = 16_384
 # A frame that ends this much after the last number that is wanted may still begin before it.
@@ -31,17 +42,18 @@ STRADDLE = 1_000 << SEQUENCE_BITS
 
 _END = b"\xff" * CHAIN_KEY_BYTES  # no chain comes after it
 
+AnyRow = TypeVar("AnyRow", Row, NamedRow)
 Place = tuple[int, bytes]  # (last number, chain): where a frame stands in the order of numbers
 
 
-class _Read(msgspec.Struct):
+class _Read(msgspec.Struct, Generic[AnyRow]):
     """What was read for a page."""
 
     placed: list[Placed]
     damaged: list[FrameName]
     messages: int = 0
-    final: Row | None = None  # the last row of the page
-    following: Row | None = None  # the one after it
+    final: AnyRow | None = None  # the last row of the page
+    following: AnyRow | None = None  # the one after it
 
     def answer(self, following: Selection | None) -> Answer:
         """Return the page."""
@@ -96,34 +108,38 @@ def find(database: apsw.Connection, query: LogQuery, scan_frames: int = SCAN_FRA
 
 
 def _find_named(database: apsw.Connection, log: PartLog, names: Sequence[FrameName]) -> Answer:
-    rows: list[Row] = []
+    rows: list[NamedRow] = []
     for name in names:
-        where = "part = ? AND chain = ? AND last = ?"
-        sql = f"{COLUMNS} FROM frames INDEXED BY by_chain WHERE {where}"
+        where = "named.part = ? AND named.chain = ? AND named.last = ?"
+        sql = f"{_BY_NAME.format('by_chain')} WHERE {where}"
         rows += select(database, sql, log.id, name.chain, name.last)
-    return _read_page(database, log, iter(rows), MAX_NUMBER).answer(None)
+    return _read_page(database, log, iter(rows), named_in, MAX_NUMBER).answer(None)
 
 
 def _read_page(
-    database: apsw.Connection, log: PartLog, rows: Iterator[Row], size_bytes: int
-) -> _Read:
+    database: apsw.Connection,
+    log: PartLog,
+    rows: Iterator[AnyRow],
+    read_in: Callable[[int, AnyRow], Placed | None],
+    size_bytes: int,
+) -> _Read[AnyRow]:
     """Take rows until a page is full, by its bytes or by its frames."""
-    read = _Read([], [])
-    placed, seed, messages = read.placed.append, log.seed, 0
-    final: Row | None = None
+    read: _Read[AnyRow] = _Read([], [])
+    add, seed, messages = read.placed.append, log.seed, 0
+    final: AnyRow | None = None
     for row in islice(rows, MAX_PAGE_FRAMES):
-        frame = row[11]
-        size_bytes -= len(frame or b"")
+        size_bytes -= len(row[7] or b"")
         if size_bytes < 0 and final is not None:
             read.following = row
             break
         final = row
-        if is_whole(seed, row):
-            messages += row[5]
-            placed(Placed(row[6], Entry(row[7], row[8], frame)))
+        placed = read_in(seed, row)
+        if placed is not None:
+            messages += row[1]
+            add(placed)
             continue
         again = read_row(database, row[0])
-        if again is not None and is_whole(seed, again):
+        if again is not None and named_in(seed, again):
             raise apsw.CorruptError(f"an index says of row {row[0]} what the row does not say")
         read.damaged.append(name_damaged(database, log, row[0]))
     else:
@@ -139,8 +155,8 @@ def _edge(
     columns = "offset, NULL" if index == "by_offset" else "last, chain"
     found = select(
         search.database,
-        f"{columns} FROM frames INDEXED BY {index} WHERE part = ? AND {where} ORDER BY {order} "
-        "LIMIT 1 OFFSET ?",
+        f"{columns} FROM frames AS named INDEXED BY {index} WHERE part = ? AND {where} "
+        f"ORDER BY {order} LIMIT 1 OFFSET ?",
         search.log.id,
         *bindings,
         skip,
@@ -167,40 +183,46 @@ def _find_by_offset(search: _Search) -> Answer:
         where = "offset >= ? AND offset < ?"
         edge = _edge(search, "by_offset", where, "offset", begin, end, skip=search.scan_frames)
     stop = end if edge is None else edge[0]
-    where = "part = ? AND offset >= ? AND offset < ? AND offset + count > ?"
-    bindings: tuple[int | bytes, ...] = (log.id, begin, stop, wanted.start)
+    bounds = (log.id, begin, stop)
+    read: _Read[Row] | _Read[NamedRow]
     if search.is_filtered:
-        where += f" AND {_OFFSET_FILTER}"
-        bindings += (wanted.after, search.top, *search.filters)
-    rows = search.database.execute(
-        f"SELECT {COLUMNS} FROM frames INDEXED BY by_offset WHERE {where} ORDER BY offset LIMIT ?",
-        (*bindings, MAX_PAGE_FRAMES + 1),
-    )
-    read = _read_page(search.database, log, rows, search.size_bytes)
+        bindings = (*bounds, wanted.after, search.top, *search.filters)
+        rows = _rows_by_offset(search, NAMED_COLUMNS, f"AND {_OFFSET_FILTER}", *bindings)
+        read = _read_page(search.database, log, rows, named_in, search.size_bytes)
+    else:
+        rows = _rows_by_offset(search, COLUMNS, "", *bounds)
+        read = _read_page(search.database, log, rows, placed_in, search.size_bytes)
     start = None if edge is None else stop
     if read.following is not None:
-        start = read.following[6]
+        start = read.following[2]
     if not search.is_filtered and not read.damaged:
-        _check_dense(search, read, end if start is None else start)
+        _check_dense(search, read.placed, read.messages, end if start is None else start)
     return read.answer(None if start is None else search.follow(start=start))
+
+
+def _rows_by_offset(search: _Search, columns: str, filters: str, *bindings: object) -> Any:
+    return search.database.execute(
+        f"SELECT {columns} FROM frames INDEXED BY by_offset "
+        f"WHERE part = ? AND offset >= ? AND offset < ? {filters} ORDER BY offset LIMIT ?",
+        (*bindings, MAX_PAGE_FRAMES + 1),
+    )
 
 
 def _frame_at(search: _Search, offset: int) -> int:
     """Return where the frame begins that an offset is in; the offset itself if there is none."""
-    found: int | None = search.database.execute(
-        "SELECT max(offset) FROM frames INDEXED BY by_offset WHERE part = ? AND offset <= ?",
-        (search.log.id, offset),
-    ).get
-    return offset if found is None else found
+    where = "part = ? AND offset <= ? ORDER BY offset DESC LIMIT 1"
+    sql = f"offset, count FROM frames INDEXED BY by_offset WHERE {where}"
+    found: list[tuple[int, int]] = select(search.database, sql, search.log.id, offset)
+    return found[0][0] if found and sum(found[0]) > offset else offset
 
 
-def _check_dense(search: _Search, read: _Read, end: int) -> None:
+def _check_dense(search: _Search, placed: list[Placed], messages: int, end: int) -> None:
     """See that no row is missing: an index that lost one would hide its messages."""
     begin, goal = max(search.wanted.start, search.log.start), min(end, search.log.length)
     if begin >= goal:
         return
-    first = read.placed[0].offset if read.placed else None
-    if first is None or first > begin or first + read.messages < goal:
+    first = placed[0].offset if placed else None
+    if first is None or first > begin or first + messages < goal:
         raise apsw.CorruptError(f"frames of {search.log.part} after offset {begin} are missing")
 
 
@@ -228,8 +250,8 @@ def _find_last_offsets(search: _Search) -> Answer | int:
     low = begin if edge is None else edge[0]
     rows = search.database.execute(
         "SELECT offset, count FROM frames INDEXED BY by_offset WHERE part = ? AND offset >= ? "
-        f"AND offset < ? AND offset + count > ? AND {_OFFSET_FILTER} ORDER BY offset DESC",
-        (log.id, low, end, wanted.start, wanted.after, search.top, *search.filters),
+        f"AND offset < ? AND {_OFFSET_FILTER} ORDER BY offset DESC",
+        (log.id, low, end, wanted.after, search.top, *search.filters),
     )
     missing = wanted.last
     offset: int
@@ -259,14 +281,14 @@ def _find_by_number(search: _Search) -> Answer:
         bounds = (*low, *high)
         edge = _edge(search, index, where, _ASCENDING, *bounds, skip=search.scan_frames - 1)
     rows = search.database.execute(
-        f"SELECT {COLUMNS} FROM frames INDEXED BY {index} WHERE part = ? AND {where} "
+        f"SELECT {_BY_NAME.format(index)} WHERE named.part = ? AND {where} "
         f"AND {_NUMBER_FILTER} ORDER BY {_ASCENDING} LIMIT ?",
         (search.log.id, *low, *(edge or high), *rest, *search.filters, MAX_PAGE_FRAMES + 1),
     )
-    read = _read_page(search.database, search.log, rows, search.size_bytes)
+    read = _read_page(search.database, search.log, rows, named_in, search.size_bytes)
     cursor = None if edge is None else _cursor(*edge)
     if read.following is not None and read.final is not None:
-        cursor = _cursor(read.final[4], read.final[1])
+        cursor = _cursor(read.final[11], read.final[8])
     return read.answer(None if cursor is None else search.follow(cursor=cursor))
 
 
@@ -281,7 +303,8 @@ def _find_last_numbers(search: _Search) -> Answer | bytes:
     if edge is not None:
         low = _parse(_before(_cursor(*edge)))
     rows = search.database.execute(
-        f"SELECT last, chain, count FROM frames INDEXED BY {index} WHERE part = ? AND {where} "
+        f"SELECT last, chain, count FROM frames AS named INDEXED BY {index} "
+        f"WHERE part = ? AND {where} "
         f"AND {_NUMBER_FILTER} ORDER BY {_DESCENDING}",
         (search.log.id, *low, *high, *rest, *search.filters),
     )
@@ -295,16 +318,24 @@ def _find_last_numbers(search: _Search) -> Answer | bytes:
     return Answer(following=search.follow(last=missing, cursor=_cursor(*edge)))
 
 
-_ASCENDING, _DESCENDING = "last, chain", "last DESC, chain DESC"
-_RANGE = "(last, chain) > (?, ?) AND (last, chain) <= (?, ?)"
-_NUMBER_FILTER = "first <= ? AND chain >= ? AND chain <= ?"
+_ASCENDING, _DESCENDING = "named.last, named.chain", "named.last DESC, named.chain DESC"
+_RANGE = "(named.last, named.chain) > (?, ?) AND (named.last, named.chain) <= (?, ?)"
+_NUMBER_FILTER = "named.first <= ? AND named.chain >= ? AND named.chain <= ?"
+# Frames as an index names them: the rows themselves are read beside it, and may say otherwise.
+_BY_NAME = (
+    f"{COLUMNS}, CAST(named.chain AS BLOB), CAST(frames.previous AS INTEGER), "
+    "CAST(named.first AS INTEGER), CAST(named.last AS INTEGER), "
+    "(named.chain, named.first, named.last, named.count) IS "
+    "(frames.chain, frames.first, frames.last, frames.count) "
+    "FROM frames AS named INDEXED BY {} LEFT JOIN frames ON frames.id = named.id"
+)
 
 
 def _number_range(search: _Search) -> tuple[str, str, tuple[bytes, ...]]:
     """Return by which index to go, and how: of one chain only its own frames are looked at."""
     whose = search.wanted.whose
     if len(whose) == CHAIN_KEY_BYTES:
-        return "by_chain", f"{_RANGE} AND chain = ?", (whose,)
+        return "by_chain", f"{_RANGE} AND named.chain = ?", (whose,)
     return "by_number", _RANGE, ()
 
 

@@ -1,7 +1,8 @@
 """Rows of the file, and their checksums.
 
-A checksum covers a row's frame and every column that says something of it, and the name of its
-part. It is looked at whenever a row is read.
+A checksum covers a row's frame, its place in the log and the name of its part. It is looked at
+whenever a row is read. The other columns are copies of what the frame's head says, by which frames
+are found: where they decide what is read they are read too, and held against the head.
 """
 
 import struct
@@ -12,16 +13,22 @@ from zlib import crc32
 import apsw
 import msgspec
 
+from anabranch.core.frames import HEAD
 from anabranch.core.ids import NodeId, StreamPart
 from anabranch.core.messages.registry import NO_HASH
-from anabranch.core.store import NOBODY, LogState
+from anabranch.core.messages.storage import Entry
+from anabranch.core.store import NOBODY, LogState, Placed
 
 # The casts let a row come whose damage is in the type of a column.
 COLUMNS = (
-    "id, CAST(chain AS BLOB), CAST(previous AS INTEGER), CAST(first AS INTEGER), "
-    "CAST(last AS INTEGER), CAST(count AS INTEGER), CAST(offset AS INTEGER), "
-    "CAST(epoch AS INTEGER), CAST(placed_ms AS INTEGER), CAST(hash_before AS BLOB), "
-    "CAST(checksum AS INTEGER), CAST(frame AS BLOB)"
+    "frames.id, CAST(frames.count AS INTEGER), CAST(frames.offset AS INTEGER), "
+    "CAST(frames.epoch AS INTEGER), CAST(frames.placed_ms AS INTEGER), "
+    "CAST(frames.hash_before AS BLOB), CAST(frames.checksum AS INTEGER), CAST(frames.frame AS BLOB)"
+)
+# With the copies of the frame's head, and whether they agree with those of an index.
+NAMED_COLUMNS = (
+    f"{COLUMNS}, CAST(frames.chain AS BLOB), CAST(frames.previous AS INTEGER), "
+    "CAST(frames.first AS INTEGER), CAST(frames.last AS INTEGER), 1"
 )
 _PART_COLUMNS = (
     "stream, partition, id, epoch, voted, log_epoch, start, length, high, hash, held, frames, "
@@ -29,10 +36,12 @@ _PART_COLUMNS = (
 )
 HELD = -1  # stands for the offset of a frame that has none
 
-_pack = struct.Struct(">qqqqqqq").pack
+_pack = struct.Struct(">qqqq").pack
 
-# id, chain, previous, first, last, count, offset, epoch, placed_ms, hash before, checksum, frame
-Row = tuple[int, bytes, int, int, int, int, int | None, int, int, bytes, int, bytes]
+# id, count, offset, epoch, placed_ms, hash before, checksum, frame
+Row = tuple[int, int, int | None, int, int, bytes, int, bytes]
+# ... chain, previous, first, last, whether an index agrees
+NamedRow = tuple[int, int, int | None, int, int, bytes, int, bytes, bytes, int, int, int, int]
 
 
 class PartLog(msgspec.Struct):
@@ -77,33 +86,30 @@ class PartLog(msgspec.Struct):
 
 
 def checksum(
-    seed: int,
-    chain: bytes,
-    previous: int,
-    first: int,
-    last: int,
-    count: int,
-    offset: int,
-    epoch: int,
-    placed_ms: int,
-    before: bytes,
-    frame: bytes,
+    seed: int, count: int, offset: int, epoch: int, placed_ms: int, before: bytes, frame: bytes
 ) -> int:
     """Return the checksum of a frame's row; `offset` is HELD if it has none."""
-    numbers = _pack(previous, first, last, count, offset, epoch, placed_ms)
-    return crc32(frame, crc32(numbers + chain + before, seed))
+    return crc32(_pack(count, offset, epoch, placed_ms) + before + frame, seed)
 
 
-def is_whole(seed: int, row: Row) -> bool:
-    """Return whether a row says what was written."""
-    _, chain, previous, first, last, count, offset, epoch, placed_ms, before, stored, frame = row
+def placed_in(seed: int, row: Row) -> Placed | None:
+    """Return the frame of a row, and its place; None if that is not what was written."""
+    _, count, offset, epoch, placed_ms, before, stored, frame = row
     try:
-        numbers = _pack(
-            previous, first, last, count, HELD if offset is None else offset, epoch, placed_ms
-        )
-        return crc32(frame, crc32(numbers + chain + before, seed)) == stored
+        place = _pack(count, HELD if offset is None else offset, epoch, placed_ms)
+        if crc32(place + before + frame, seed) == stored:
+            return Placed(offset, Entry(epoch, placed_ms, frame))
     except (TypeError, struct.error):  # a column that is not even of its type
-        return False
+        pass
+    return None
+
+
+def named_in(seed: int, row: NamedRow) -> Placed | None:
+    """Return the frame of a row, and its place, if it is found by what its head says."""
+    placed = placed_in(seed, row[:8])
+    if placed is not None and row[8:] == (*HEAD.unpack_from(row[7])[2:6], 1):
+        return placed
+    return None
 
 
 def select(database: apsw.Connection, what: str, *bindings: Any) -> list[Any]:
@@ -111,9 +117,9 @@ def select(database: apsw.Connection, what: str, *bindings: Any) -> list[Any]:
     return database.execute(f"SELECT {what}", bindings).fetchall()
 
 
-def read_row(database: apsw.Connection, row_id: int) -> Row | None:
+def read_row(database: apsw.Connection, row_id: int) -> NamedRow | None:
     """Read a row from the table itself, and nothing of it from an index."""
-    rows = select(database, f"{COLUMNS} FROM frames NOT INDEXED WHERE id = ?", row_id)
+    rows = select(database, f"{NAMED_COLUMNS} FROM frames NOT INDEXED WHERE id = ?", row_id)
     return rows[0] if rows else None
 
 

@@ -8,7 +8,8 @@ A transaction is on the disk when it is committed: the log is written ahead (WAL
 at every commit. Whoever writes holds a lock on a second, empty file beside the first, until its
 process ends, in whatever way.
 
-Every row has a checksum over what it says, because a disk may say something else years later.
+Every row has a checksum, because a disk may say something else years later. That of a frame covers
+the frame and its place; its name and numbers are copies of what the frame says itself (rows.py).
 What belongs to a frame's place stands in the index of places once more, and its name in that of
 names, so that a row with a flipped bit can be told from its good copy.
 """
@@ -47,7 +48,7 @@ CREATE TABLE parts (
 CREATE TABLE frames (
     id INTEGER PRIMARY KEY,
     part INTEGER NOT NULL,
-    chain BLOB NOT NULL,         -- 20 bytes of publisher, 8 of chain
+    chain BLOB NOT NULL,         -- 20 bytes of publisher, 8 of chain; as the frame says
     previous INTEGER NOT NULL,   -- numbers: milliseconds << 20 | sequence
     first INTEGER NOT NULL,
     last INTEGER NOT NULL,
@@ -56,7 +57,7 @@ CREATE TABLE frames (
     epoch INTEGER NOT NULL,      -- in which it was placed; 0: it is only held
     placed_ms INTEGER NOT NULL,  -- when; of one that is only held: when it came
     hash_before BLOB NOT NULL,   -- of the log, up to this frame; empty if it is only held
-    checksum INTEGER NOT NULL,   -- CRC-32 of this row (rows.py)
+    checksum INTEGER NOT NULL,   -- CRC-32 of the frame and its place (rows.py)
     frame BLOB NOT NULL          -- as it came
 ) STRICT;
 

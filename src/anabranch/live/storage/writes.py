@@ -35,11 +35,11 @@ from anabranch.core.store import (
 )
 from anabranch.live.storage.mending import hash_at, mend
 from anabranch.live.storage.rows import (
-    COLUMNS,
     HELD,
+    NAMED_COLUMNS,
     PartLog,
     checksum,
-    is_whole,
+    named_in,
     save_log,
     select,
 )
@@ -117,9 +117,10 @@ class Logs:
         size_bytes, before, offset, seed = 0, log.hash, log.length, log.seed
         for head, entry in rows:
             epoch, placed_ms, frame = entry.epoch, entry.placed_ms, entry.frame
-            numbers = (head.previous, head.first, head.last, head.count, offset, epoch, placed_ms)
-            check = checksum(seed, head.chain, *numbers, before, frame)
-            values += (log.id, head.chain, *numbers, before, check, frame)
+            place = (head.count, offset, epoch, placed_ms, before)
+            check = checksum(seed, *place, frame)
+            values += (log.id, head.chain, head.previous, head.first, head.last)
+            values += (*place, check, frame)
             placed.append(Placed(offset, entry))
             before = hash_after(before, offset, entry)
             offset += head.count
@@ -134,9 +135,9 @@ class Logs:
         count, size_bytes = 0, 0
         for came_ms, frame in rows:
             head = peek(frame)
-            numbers = (head.previous, head.first, head.last, head.count)
-            check = checksum(log.seed, head.chain, *numbers, HELD, 0, came_ms, b"", frame)
-            values += (log.id, head.chain, *numbers, None, 0, came_ms, b"", check, frame)
+            check = checksum(log.seed, head.count, HELD, 0, came_ms, b"", frame)
+            values += (log.id, head.chain, head.previous, head.first, head.last)
+            values += (head.count, None, 0, came_ms, b"", check, frame)
             count += 1
             size_bytes += len(frame)
         self._insert(values, log, count, size_bytes)
@@ -249,10 +250,10 @@ def _order_held(logs: Logs, log: PartLog, write: OrderHeld) -> list[Placed]:
     if not log.held:
         return []
     which = f"{_HELD} ORDER BY last, chain LIMIT ?"
-    found = select(logs.database, f"{COLUMNS} FROM frames {which}", log.id, write.most)
+    found = select(logs.database, f"{NAMED_COLUMNS} FROM frames {which}", log.id, write.most)
     # One that is damaged is of no use here, and comes again from those who have it.
-    good = [row[-1] for row in found if is_whole(log.seed, row)]
-    logs.drop(log, [(row[0], len(row[-1] or b"")) for row in found])
+    good = [row[7] for row in found if named_in(log.seed, row)]
+    logs.drop(log, [(row[0], len(row[7] or b"")) for row in found])
     return logs.place(
         log, [(peek(frame), Entry(write.epoch, write.placed_ms, frame)) for frame in good]
     )
@@ -279,10 +280,10 @@ def _truncate(logs: Logs, log: PartLog, write: Truncate) -> list[Placed]:
     assert hashed, "a log is cut where a frame begins"
     which = "INDEXED BY by_offset WHERE part = ? AND offset >= ? LIMIT ?"
     while rows := select(
-        logs.database, f"{COLUMNS} FROM frames {which}", log.id, write.length, CUT_ROWS
+        logs.database, f"{NAMED_COLUMNS} FROM frames {which}", log.id, write.length, CUT_ROWS
     ):
-        good = [(row[8], row[-1]) for row in rows if is_whole(log.seed, row)]  # others come again
-        logs.drop(log, [(row[0], len(row[-1] or b"")) for row in rows], held=False)
+        good = [(row[4], row[7]) for row in rows if named_in(log.seed, row)]  # others come again
+        logs.drop(log, [(row[0], len(row[7] or b"")) for row in rows], held=False)
         logs.hold(log, good)
     log.length, log.hash, log.high = write.length, hashed, min(log.high, write.length)
     return []

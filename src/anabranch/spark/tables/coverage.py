@@ -1,0 +1,100 @@
+"""Who should have been delivered what, and was."""
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as sf
+
+from anabranch.spark.tables.frames import FRAME, arrivals, distinct, published
+
+JOINING_S = 5.0  # after it subscribed, a node may still be on its way into the overlay
+ARRIVES_WITHIN_S = 10.0  # whoever leaves sooner after a message was published may miss it
+
+MEMBER = ["run", "node", "part"]
+
+
+def subscriptions(records: DataFrame) -> DataFrame:
+    """Return who wanted what, and when: run, node, part, since, until, stopped.
+
+    `until` is null while it lasts; `stopped` tells that the node ended, and did not unsubscribe.
+    """
+    begun = records.where(sf.col("kind") == "subscribed").select(
+        *MEMBER, "at", sf.lit(False).alias("ends"), sf.lit(False).alias("stops")
+    )
+    left = records.where(sf.col("kind") == "unsubscribed").select(
+        *MEMBER, "at", sf.lit(True).alias("ends"), sf.lit(False).alias("stops")
+    )
+    stopped = records.where(sf.col("kind") == "stopped").select("run", "node", "at")
+    ended = begun.select(*MEMBER).distinct().join(stopped, ["run", "node"])
+    ended = ended.select(*MEMBER, "at", sf.lit(True).alias("ends"), sf.lit(True).alias("stops"))
+    # An episode is what lies between two ends; to subscribe again within one changes nothing.
+    before = (
+        Window.partitionBy(*MEMBER).orderBy("at", "ends").rowsBetween(Window.unboundedPreceding, -1)
+    )
+    episode = sf.coalesce(sf.sum(sf.col("ends").cast("int")).over(before), sf.lit(0))
+    events = begun.unionByName(left).unionByName(ended).withColumn("episode", episode)
+    return (
+        events.groupBy(*MEMBER, "episode")
+        .agg(
+            sf.min(sf.when(~sf.col("ends"), sf.col("at"))).alias("since"),
+            sf.max(sf.when(sf.col("ends"), sf.col("at"))).alias("until"),
+            sf.max("stops").alias("stopped"),
+        )
+        .where(sf.col("since").isNotNull())
+        .drop("episode")
+    )
+
+
+def expectations(records: DataFrame) -> DataFrame:
+    """Return every delivery that was due: a frame, and a node that wanted it when it was published.
+
+    Columns: run, part, publisher, chain, number, published_at, source, count, node, since, until,
+    stopped, steady (the node wanted it well before and long after), delivered.
+    """
+    wanted = (sf.col("since") <= sf.col("published_at")) & (
+        sf.col("until").isNull() | (sf.col("until") > sf.col("published_at"))
+    )
+    due = (
+        published(records)
+        .join(sf.broadcast(subscriptions(records)), ["run", "part"])
+        .where(wanted & (sf.col("node") != sf.col("source")))
+    )
+    came = arrivals(records).select(*FRAME, "node").distinct()
+    came = came.withColumn("delivered", sf.lit(True))
+    joined = sf.col("published_at") - sf.col("since") >= JOINING_S
+    stayed = sf.col("until").isNull() | (
+        sf.col("until") - sf.col("published_at") >= ARRIVES_WITHIN_S
+    )
+    return (
+        due.join(came, [*FRAME, "node"], "left")
+        .withColumn("delivered", sf.coalesce("delivered", sf.lit(False)))
+        .withColumn("steady", joined & stayed)
+    )
+
+
+def coverage(records: DataFrame) -> DataFrame:
+    """Compare what should have been delivered with what was: run, part, frames, subscribers,
+    expected, delivered, coverage; and the same of the nodes that were subscribed throughout, from
+    5 s before a frame was published to 10 s after: steady_expected, _delivered, _coverage.
+    """
+    steady, delivered = sf.col("steady"), sf.col("delivered")
+    counted = (
+        expectations(records)
+        .groupBy("run", "part")
+        .agg(
+            distinct("node").alias("subscribers"),
+            sf.count("*").alias("expected"),
+            sf.count_if(delivered).alias("delivered"),
+            sf.count_if(steady).alias("steady_expected"),
+            sf.count_if(steady & delivered).alias("steady_delivered"),
+        )
+    )
+    frames = published(records).groupBy("run", "part").agg(sf.count("*").alias("frames"))
+    share = sf.col("delivered") / sf.col("expected")
+    steady_share = sf.when(
+        sf.col("steady_expected") > 0, sf.col("steady_delivered") / sf.col("steady_expected")
+    )
+    return counted.join(frames, ["run", "part"]).select(
+        *("run", "part", "frames", "subscribers", "expected", "delivered"),
+        share.alias("coverage"),
+        *("steady_expected", "steady_delivered"),
+        steady_share.alias("steady_coverage"),
+    )
