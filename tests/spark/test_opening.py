@@ -121,6 +121,7 @@ def test_who_spoils_a_ciphertext_is_not_taken_for_its_publisher(reader: Reader) 
         (frame(1)[:20], "@3 is no frame"),
         (frame(1)[:1] + b"x" * 16 + frame(1)[17:], "@3 is a frame of something else"),
     ],
+    ids=["foreign", "short", "cut", "elsewhere"],  # the frames are others in every process
 )
 def test_false_frames_are_found_if_asked_for(reader: Reader, false: bytes, words: str) -> None:
     assert reader.open([frame(0), frame(1)], verify=True) == values(0, 1)
