@@ -107,6 +107,21 @@ def test_a_folder_gets_picture_rows_and_options(tmp_path: Path) -> None:
     assert "underlay" not in options  # it takes none
 
 
+def test_a_folder_gets_a_trace_of_every_repeat(tmp_path: Path) -> None:
+    traces = tmp_path / "new" / "traces"
+    options = ["--nodes", "4,5", "--repeats", "2"]
+    plain = CliRunner().invoke(app, ["run", "propagation", *options, "--json"])
+    given = ["--traces", str(traces), "--out", str(tmp_path)]
+    traced = CliRunner().invoke(app, ["run", "propagation", *options, "--json", *given])
+    assert (traced.exit_code, traced.stdout) == (0, plain.stdout)
+    names = [f"propagation-n{nodes}-r{repeat}.parquet" for nodes in (4, 5) for repeat in (0, 1)]
+    assert sorted(path.name for path in traces.iterdir()) == names
+    # The rows do not depend on it.
+    assert "traces" not in json.loads((tmp_path / "propagation.options.json").read_text())
+    refused = CliRunner().invoke(app, [*RUN, *given])
+    assert (refused.exit_code, "randomness takes no --traces" in refused.stderr) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("arguments", "advice"),
     [

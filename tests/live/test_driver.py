@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from anabranch.core.ids import show
 from anabranch.core.machine import (
     Congested,
     Deliver,
@@ -19,12 +20,15 @@ from anabranch.core.machine import (
     Received,
     Rtt,
     Send,
+    Subscribe,
+    Unsubscribe,
     Wakeup,
     Writable,
 )
 from anabranch.core.messages import Leave
 from anabranch.live.driver import MAX_EARLY_BYTES
-from live.scripted import START, A, B, Bench, C, Wire, run
+from anabranch.traces import schema
+from live.scripted import ME, START, A, B, Bench, C, Wire, run
 from machines import PART, SIGNERS, Chain, head
 
 # --- One event at a time --------------------------------------------------------------------
@@ -52,6 +56,23 @@ def test_what_the_transport_says_becomes_events() -> None:
         assert bench.observer.metrics.bytes_in == 6
         assert set(bench.machine.times) == {START}
         assert driver.now() == START
+
+    run(main)
+
+
+def test_what_the_application_wants_and_the_end_are_recorded() -> None:
+    async def main(bench: Bench) -> None:
+        records: list[schema.Record] = []
+        bench.observer.record(START, records.append)
+        bench.driver.feed(Subscribe(PART))
+        bench.driver.feed(Subscribe(PART, reads=False))  # it only carries them
+        bench.driver.feed(Subscribe(PART))
+        bench.driver.feed(Unsubscribe(PART))
+        bench.driver.detach()
+        bench.driver.detach()
+        kinds = [type(record).__name__ for record in records]
+        assert kinds == ["Subscribed", "Unsubscribed", "Subscribed", "Unsubscribed", "Stopped"]
+        assert {record.node for record in records} == {show(ME)}
 
     run(main)
 
