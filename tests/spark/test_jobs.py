@@ -16,6 +16,8 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
 from anabranch import Network, Stream, Telemetry
+from anabranch.lab.experiment import Params
+from anabranch.lab.experiments.propagation import EXPERIMENT
 from anabranch.spark import jobs
 from anabranch.spark.java import find_java
 from spark.network import RunningNetwork, running_network
@@ -185,3 +187,23 @@ def test_what_a_person_can_mend_is_said_in_one_line(
     assert not (tmp_path / "page.html").exists()
     started = ["archive", "city/vehicles", *out, "--available-now", *city.access]
     assert "startingOffsets" in refusal(*started, "--starting", "sometimes")
+
+
+def test_the_papers_tables_and_figures_come_out_of_traces(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    traces = tmp_path / "traces"
+    traces.mkdir()
+    rows = list(EXPERIMENT.run(Params((4, 6), 1, traces=str(traces))))
+    result = CliRunner().invoke(
+        jobs.app, ["paper", str(traces), "--out", str(tmp_path / "new"), "--json"]
+    )
+    assert result.exit_code == 0, result.output
+    found = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [(row["table"], row["nodes"]) for row in found] == [
+        *(("table-2", 4), ("table-2", 6)),
+        *(("table-3", 4), ("table-3", 6)),
+    ]
+    assert [row["mean_ms"] for row in found[:2]] == [row["mean_ms"] for row in rows]
+    for name in ("figure-7.png", "figure-9.png"):
+        assert (tmp_path / "new" / name).read_bytes().startswith(b"\x89PNG")

@@ -50,8 +50,12 @@ def _first_rows(frame: "DataFrame", order: str) -> Table:
     from pyspark.sql.functions import asc, desc
 
     keys = [desc(key[1:]) if key.startswith("-") else asc(key) for key in order.split()]
-    rows = frame.orderBy(*keys).limit(MAX_ROWS).toArrow().to_pylist()
-    return Table(rows, len(rows) if len(rows) < MAX_ROWS else frame.count())
+    frame = frame.persist()  # to be counted as well
+    try:
+        rows = frame.orderBy(*keys).limit(MAX_ROWS).toArrow().to_pylist()
+        return Table(rows, len(rows) if len(rows) < MAX_ROWS else frame.count())
+    finally:
+        frame.unpersist()
 
 
 def _curves(frame: "DataFrame", delays: list[Row]) -> Table:

@@ -3,7 +3,7 @@
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as sf
 
-from anabranch.spark.tables.frames import FRAME, arrivals, distinct, published
+from anabranch.spark.tables.frames import arrivals, distinct, published, with_chain_id
 
 JOINING_S = 5.0  # after it subscribed, a node may still be on its way into the overlay
 ARRIVES_WITHIN_S = 10.0  # whoever leaves sooner after a message was published may miss it
@@ -57,14 +57,16 @@ def expectations(records: DataFrame) -> DataFrame:
         .join(sf.broadcast(subscriptions(records)), ["run", "part"])
         .where(wanted & (sf.col("node") != sf.col("source")))
     )
-    came = arrivals(records).select(*FRAME, "node").distinct()
-    came = came.withColumn("delivered", sf.lit(True))
+    arrived = with_chain_id(arrivals(records)).select("chain_id", "number", "node").distinct()
+    came = arrived.withColumn("delivered", sf.lit(True))
     joined = sf.col("published_at") - sf.col("since") >= JOINING_S
     stayed = sf.col("until").isNull() | (
         sf.col("until") - sf.col("published_at") >= ARRIVES_WITHIN_S
     )
     return (
-        due.join(came, [*FRAME, "node"], "left")
+        with_chain_id(due)
+        .join(came, ["chain_id", "number", "node"], "left")
+        .drop("chain_id")
         .withColumn("delivered", sf.coalesce("delivered", sf.lit(False)))
         .withColumn("steady", joined & stayed)
     )

@@ -4,7 +4,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from anabranch.spark.tables.delays import quantile
-from anabranch.spark.tables.frames import FRAME, live_arrivals
+from anabranch.spark.tables.frames import live_arrivals, with_chain_id
 
 # How far outside the middle half of the nodes, in widths of that half, one is slow (Tukey's outer
 # fence); and a node that is less late than this is not worth a word.
@@ -22,9 +22,11 @@ def slow_nodes(records: DataFrame) -> DataFrame:
     Slow is who lies above the third quartile of the run's nodes by three times the distance of
     the quartiles, or had copies dropped.
     """
-    arrived = live_arrivals(records).select(*FRAME, "node", "delay_ms")
-    means = arrived.groupBy(*FRAME).agg(sf.mean("delay_ms").alias("mean_ms"))
-    late = arrived.join(means, FRAME).withColumn("late_ms", sf.col("delay_ms") - sf.col("mean_ms"))
+    arrived = with_chain_id(live_arrivals(records))
+    means = arrived.groupBy("chain_id", "number").agg(sf.mean("delay_ms").alias("mean_ms"))
+    late = arrived.join(means, ["chain_id", "number"]).withColumn(
+        "late_ms", sf.col("delay_ms") - sf.col("mean_ms")
+    )
     nodes = (
         late.groupBy("run", "node")
         .agg(sf.count("*").alias("deliveries"), quantile("late_ms", [0.5, 0.95]).alias("late"))
