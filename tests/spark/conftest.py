@@ -9,15 +9,20 @@ from anabranch.spark.session import SETTINGS, open_session
 from spark.cluster import Cluster, standing_cluster
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
-# Tests are short: code that is compiled well would come too late for them.
-QUICK = SETTINGS[JAVA_OPTIONS] + " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# Tests are short: code that is compiled well would come too late for them. And their tables are
+# small: each hash table takes a page at least, of 16 MiB where Spark chooses, and is soon garbage.
+QUICK = {
+    JAVA_OPTIONS: SETTINGS[JAVA_OPTIONS] + " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.buffer.pageSize": "1m",
+    "spark.driver.memory": "2g",
+    "spark.sql.shuffle.partitions": "2",
+}
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """Give the session of this process, on two cores; its Java ends with the process."""
-    settings = {JAVA_OPTIONS: QUICK, "spark.sql.shuffle.partitions": "2"}
-    session = open_session("tests", "local[2]", **settings)
+    session = open_session("tests", "local[2]", **QUICK)
     yield session
     session.stop()
 

@@ -1,8 +1,11 @@
 """A live network beside Spark: its loop runs in a thread, so that Spark's workers can reach it."""
 
 import asyncio
+import io
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Coroutine, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -112,4 +115,15 @@ def running_network(folder: Path, trackers: int = 1, storage: int = 1) -> Iterat
     finally:
         loop.call_soon_threadsafe(ended.set)
         thread.join(TIMEOUT_S)
-        assert not thread.is_alive(), "the network does not end"
+        assert not thread.is_alive(), f"the network does not end: {under_way(loop)}"
+
+
+def under_way(loop: asyncio.AbstractEventLoop) -> str:
+    """Tell what a loop that does not end still waits for."""
+    told = io.StringIO()
+    for task in asyncio.all_tasks(loop):
+        task.print_stack(file=told)
+    for thread, frame in sys._current_frames().items():
+        print(f"thread {thread}:", file=told)
+        traceback.print_stack(frame, file=told)
+    return told.getvalue()

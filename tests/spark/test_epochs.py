@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from anabranch.core.errors import LocalError
 from anabranch.core.ids import SEQUENCE_BITS
-from anabranch.spark.epochs import MAX_NOTES, STEP_MS, Checkpoint, Epoch
+from anabranch.spark.epochs import GUARD_MS, MAX_NOTES, STEP_MS, Checkpoint, Epoch
 
 STREAM = "0x" + "ab" * 20 + "/s"
 T = 1_700_000_000_000
@@ -40,7 +40,7 @@ def test_a_chain_belongs_to_a_query_a_task_and_a_part() -> None:
 def test_a_number_is_recent_and_tells_its_position(position: int, late_ms: int, last: int) -> None:
     epoch = Epoch("a", 3, T, {f"{5:016x}": min(last, T << SEQUENCE_BITS)})
     numbering = epoch.numbering(5)
-    number = numbering.number(position, T + late_ms)
+    number = numbering.number(position, numbering.step(T + late_ms))
     assert numbering.position(number) == position
     assert number > numbering.previous
     assert late_ms - STEP_MS < (number - position >> SEQUENCE_BITS) - T <= late_ms
@@ -50,7 +50,18 @@ def test_a_batch_goes_on_from_the_one_before_even_if_the_clock_went_back() -> No
     stands = {f"{5:016x}": (T + 1_000 << SEQUENCE_BITS) + 3}
     numbering = Epoch("a", 3, T, stands).numbering(5)
     assert numbering.previous == stands[f"{5:016x}"]
-    assert numbering.number(0, T) == numbering.previous + 1
+    assert numbering.number(0, numbering.step(T)) == numbering.previous + 1
+
+
+def test_nothing_is_begun_at_the_end_of_a_step() -> None:
+    numbering = Epoch("a", 3, T).numbering(5)
+    for begins in (0, STEP_MS, 7 * STEP_MS):
+        assert numbering.pause_ms(T + begins) == 0
+        assert numbering.pause_ms(T + begins + STEP_MS - GUARD_MS - 1) == 0
+        assert numbering.pause_ms(T + begins + STEP_MS - GUARD_MS) == GUARD_MS
+        assert numbering.pause_ms(T + begins + STEP_MS - 1) == 1
+    assert numbering.pause_ms(T - 1) == 0  # a clock that is behind
+    assert numbering.step(T - 1) == numbering.step(T + STEP_MS - 1) == 0
 
 
 def test_the_batch_that_runs_is_the_last_that_spark_has_noted(tmp_path: Path) -> None:

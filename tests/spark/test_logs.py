@@ -12,9 +12,10 @@ from anabranch import Network, Stream
 from anabranch.core.errors import LocalError
 from anabranch.core.ids import StreamPart
 from anabranch.live.errors import NetworkUnreachable, NoSuchStream
+from anabranch.live.storage.columnar import Offsets
 from anabranch.spark import logs
 from anabranch.spark.access import StoredStream
-from anabranch.spark.logs import Logs
+from anabranch.spark.logs import Logs, settled_at_most
 from anabranch.spark.options import parse_options
 from spark.false_storage import Answer, Spoil, false_storage
 from spark.network import RunningNetwork, running_network
@@ -69,9 +70,10 @@ def spoiled() -> Iterator[Callable[[str, Spoil], str]]:
         yield lambda url, spoil: stack.enter_context(false_storage(url, spoil))
 
 
-def says(start: int, high: int) -> Spoil:
+def says(start: int, high: int, length: int | None = None) -> Spoil:
     def answer(path: str, ask: Callable[[str], Answer]) -> Answer:
-        body = json.dumps({"start": start, "high": high}).encode()
+        told = {"start": start, "high": high, "length": high if length is None else length}
+        body = json.dumps(told).encode()
         return 200, body, len(body)
 
     return answer
@@ -98,10 +100,37 @@ def test_the_highest_mark_and_the_earliest_start_count(
     place: Place, spoiled: Callable[[str, Spoil], str]
 ) -> None:
     def urls(true: list[str]) -> list[str]:
-        return [spoiled(true[0], says(7, 20)), spoiled(true[1], says(9, 28))]
+        return [spoiled(true[0], says(7, 20, 30)), spoiled(true[1], says(9, 28))]
 
     log = MovedLogs(place.logs(), urls).offsets(StreamPart(place.cars.id, 0))
     assert (log.start, log.high) == (7, 28)
+
+
+def test_one_that_tells_of_more_than_the_others_hold_is_not_believed(
+    place: Place, spoiled: Callable[[str, Spoil], str]
+) -> None:
+    moved = MovedLogs(
+        place.logs(), lambda true: [spoiled(true[0], says(0, 10**15, 10**15)), true[1]]
+    )
+    assert moved.highs(moved.parts()) == {f"{place.cars.id}#0": 30, f"{place.cars.id}#1": 12}
+
+
+@pytest.mark.parametrize(
+    ("lengths", "copies", "most"),
+    [
+        ([9], 1, 9),
+        ([9, 7], 2, 7),
+        ([9, 7, 5], 3, 7),
+        ([9, 7], 3, 9),  # the one that is silent may be the second that holds it
+        ([9], 3, 9),
+        ([9, 8, 7, 6], 5, 8),
+    ],
+)
+def test_what_is_settled_most_storage_nodes_hold(
+    lengths: list[int], copies: int, most: int
+) -> None:
+    answers = [Offsets(0, 1, length=length) for length in lengths]
+    assert settled_at_most(answers, copies) == most
 
 
 def test_one_that_does_not_answer_is_left_alone(

@@ -1,14 +1,22 @@
 """Attempts at one task, each in a process of its own: nothing is published twice."""
 
+import asyncio
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from anabranch.core.frames import peek
+from anabranch.core.ids import SEQUENCE_BITS
+from anabranch.spark import epochs
+from anabranch.spark.access import parse_access
+from anabranch.spark.epochs import Epoch
+from anabranch.spark.publisher import FRAMES_AT_ONCE, Target, _Part, write_rows
+from anabranch.spark.rows import Row
 from spark.network import RunningNetwork, running_network
 from spark.places import Place, contents, place
 
@@ -92,3 +100,34 @@ def test_a_frame_that_was_lost_is_published_even_much_later(
         assert attempts.run("minute") == (128, 872)
         assert attempts.run("minute") == (0, 1_000)
         assert sum(peek(frame).count for frame in there.frames().values()) == 1_000
+
+
+def test_an_attempt_that_goes_on_beside_its_successor_publishes_nothing_twice(
+    network: RunningNetwork, writer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had looked long ago, and wakes when the numbers of its time are nearly over."""
+    step_ms = 3_000
+    monkeypatch.setattr(epochs, "STEP_MS", step_ms)
+    monkeypatch.setattr(epochs, "STEP", step_ms << SEQUENCE_BITS)
+    monkeypatch.setattr(epochs, "GUARD_MS", 1_000)
+    rows = [Row(f"{n:04d}".encode(), None) for n in range(1_000)]
+    with place(network, writer, "beside") as there:
+        target = Target(parse_access(there.options), there.stream.id, 2, 1)
+        began_ms = int(time.time() * 1000) - 2_100
+        epoch = Epoch("query", 0, began_ms)
+        zombie = _Part(there.stream, target, 0, epoch.chain(0, there.stream.id, 0), epoch, rows)
+
+        async def go_on() -> None:
+            room = asyncio.Semaphore(FRAMES_AT_ONCE)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(zombie.publish(room, tasks))
+
+        going_on = network.start(go_on())
+        successor = network.join(writer)
+        written = network.run(write_rows(successor, target, epoch, 0, {0: rows}))
+        going_on.result(TIMEOUT_S)
+        assert written.published + written.found == 1_000
+        assert sorted(map(int, contents(there.wait_for(1_000)))) == list(range(1_000))
+        frames = [peek(frame) for frame in there.frames().values()]
+        assert sum(head.count for head in frames) == 1_000
+        assert min(head.first for head in frames) >= began_ms + step_ms << SEQUENCE_BITS

@@ -105,8 +105,10 @@ def fail(futures: Iterable[asyncio.Future[T]], error: AnabranchError) -> None:
 
 
 async def _in_time(future: asyncio.Future[T], problem: str) -> T:
+    # Not wait_for: that of Python 3.11 forgets to be cancelled if the answer comes just then.
     try:
-        return await asyncio.wait_for(future, PATIENCE_S)
+        async with asyncio.timeout(PATIENCE_S):
+            return await future
     except TimeoutError:
         raise NetworkUnreachable(
             f"{problem} within {PATIENCE_S:.0f} s: is the tracker running?"

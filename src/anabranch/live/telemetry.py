@@ -128,7 +128,8 @@ class Telemetry:
     async def _publish_all(self, stream: Stream) -> None:
         while True:
             try:
-                await asyncio.wait_for(self._more.wait(), BATCH_S)
+                async with asyncio.timeout(BATCH_S):
+                    await self._more.wait()
             except TimeoutError:
                 self._close()
             self._more.clear()

@@ -53,6 +53,7 @@ class StoredStream(msgspec.Struct, frozen=True):
     network: bytes
     storage: tuple[tuple[NodeId, str], ...]  # and where their pages are
     is_public: bool  # everybody may subscribe to it: it is not encrypted, and needs no token
+    copies: int = 1  # storage nodes that keep it, whether or not they have pages
 
     @property
     def parts(self) -> list[StreamPart]:
@@ -161,4 +162,5 @@ async def _look_up(network: Network, name: str) -> StoredStream:
             "--http-port"
         )
     is_public = state.is_public(Right.SUBSCRIBE, now)
-    return StoredStream(stream.id, created.partitions, node.network, storage, is_public)
+    copies = len(created.storage)
+    return StoredStream(stream.id, created.partitions, node.network, storage, is_public, copies)

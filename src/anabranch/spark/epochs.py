@@ -26,6 +26,9 @@ MAX_NOTES = 100  # so many batches can be gone back, as Spark's own logs allow
 # that is late counts from a later time, by whole steps.
 STEP_MS = int(JOIN_WINDOW_S * 1000) - 10_000
 STEP = STEP_MS << SEQUENCE_BITS
+# Nothing is begun at the end of a step: what was sent in it is stored, or was lost, when the next
+# begins, so that whoever looks then sees all that another attempt published under its numbers.
+GUARD_MS = 10_000
 
 _DOMAIN = b"anabranch sink v1\0"
 
@@ -59,10 +62,21 @@ class Numbering(msgspec.Struct, frozen=True):
     previous: int  # the last one before
     base: int
 
-    def number(self, position: int, now_ms: int) -> int:
-        """Return the number that a row has if it is published now."""
-        late_ms = now_ms - (self.base >> SEQUENCE_BITS)
-        return self.base + position + max(0, late_ms // STEP_MS) * STEP
+    def number(self, position: int, step: int) -> int:
+        """Return the number that a row has if it is published in this step."""
+        return self.base + position + step * STEP
+
+    def step(self, now_ms: int) -> int:
+        """Return how many steps late it is."""
+        return max(0, self._late_ms(now_ms) // STEP_MS)
+
+    def pause_ms(self, now_ms: int) -> int:
+        """Return how long to wait for the next step, because this one is nearly over."""
+        left_ms = STEP_MS - self._late_ms(now_ms) % STEP_MS
+        return left_ms if left_ms <= GUARD_MS and self._late_ms(now_ms) >= 0 else 0
+
+    def _late_ms(self, now_ms: int) -> int:
+        return now_ms - (self.base >> SEQUENCE_BITS)
 
     def position(self, number: int) -> int:
         """Return which row has a number, whenever it was published."""

@@ -1,7 +1,9 @@
 """What the storage nodes say of the logs that are read: asked of all of them, from the driver.
 
 Offsets are the same everywhere, but high marks are not: a storage node may not have heard yet how
-far the log is settled. The highest that is told counts, and tasks go to whoever has so much.
+far the log is settled. The highest that is told counts, and tasks go to whoever has so much. But
+nothing is settled that most storage nodes do not hold: one that tells of more than the others have
+is not believed, as a query would wait for ever for what it says.
 """
 
 import time
@@ -116,7 +118,8 @@ class Logs:
         if answers:
             furthest = max(answers, key=lambda log: log.high)
             start = min(log.start for log in answers)
-            return Offsets(start, furthest.high, furthest.offset, furthest.exact)
+            high = min(furthest.high, settled_at_most(answers, stream.copies))
+            return Offsets(start, max(start, high), furthest.offset, furthest.exact)
         for url in [url for _, url in stream.storage]:
             self._avoided.pop(url, None)  # nobody is left whom we could ask instead
         return min(problems, key=_weight)
@@ -138,6 +141,19 @@ class Logs:
             token=shown,
             timeout_s=ANSWER_S,
         )
+
+
+def settled_at_most(answers: Iterable[Offsets], copies: int) -> int:
+    """Return how far a log can be settled at most, if one of those who answered may lie.
+
+    What is settled most of the storage nodes hold, and so some of those who answered.
+    """
+    lengths = sorted(
+        (log.high if log.length is None else log.length for log in answers), reverse=True
+    )
+    silent = copies - len(lengths)
+    holders = max(copies // 2 + 1 - silent, 1)
+    return lengths[holders - 1]
 
 
 def _weight(problem: Exception) -> int:

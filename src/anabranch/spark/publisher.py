@@ -188,9 +188,14 @@ class _Part:
         self._numbering: Numbering = epoch.numbering(chain)
         self._rows = rows
         self.last = self._numbering.previous
+        self._step = 0
 
     async def look(self) -> None:
         """Find out what an earlier attempt has stored, and whether it meant the same."""
+        now_ms = self._now_ms()
+        pause_ms = self._numbering.pause_ms(now_ms)
+        await asyncio.sleep(pause_ms / 1000)
+        self._step = self._numbering.step(now_ms + pause_ms)
         first, partition = self._numbering.base, self._partition
         for message in await self._stream.find_numbered(self.chain, first, partition=partition):
             position = self._numbering.position(message.number)
@@ -200,17 +205,25 @@ class _Part:
 
     async def publish(self, room: asyncio.Semaphore, tasks: asyncio.TaskGroup) -> None:
         """Publish what is not stored, in order; the frames of an attempt are those of another."""
-        stored, sent = sorted(self.found.values()), self.last
+        sent, pending = self.last, set[asyncio.Task[None]]()
+        stored = sorted(self.found.values())
         for start, end in cut(self._rows):
+            await room.acquire()
+            if not self._is_in_step():
+                # Another attempt may be at it too: what it could do under the numbers until now
+                # it has done when we look.
+                while pending:
+                    await asyncio.wait(pending)
+                await self.look()
+                stored = sorted(self.found.values())
             known = [self.found[at] for at in range(start, end) if at in self.found]
             if known:
+                room.release()
                 if len(known) < end - start:
                     raise self._otherwise()
                 self.last = max(self.last, known[-1])
                 continue
-            await room.acquire()
-            now_ms = max(int(time.time() * 1000), self.last >> SEQUENCE_BITS)
-            number = self._numbering.number(start, now_ms)
+            number = self._numbering.number(start, self._step)
             messages = [
                 Numbered(number + at, row.value, self._target.content_type, row.key)
                 for at, row in enumerate(self._rows[start:end])
@@ -218,7 +231,9 @@ class _Part:
             # Rows behind a hole may be stored already: if time has passed, with earlier numbers.
             before = bisect_left(stored, number)
             previous = max(sent, stored[before - 1] if before else 0)
-            tasks.create_task(self._have_stored(room, previous, messages))
+            task = tasks.create_task(self._have_stored(room, previous, messages))
+            pending.add(task)
+            task.add_done_callback(pending.discard)
             sent = messages[-1].number
             self.last = max(self.last, sent)
             self.published += len(messages)
@@ -238,12 +253,21 @@ class _Part:
                         partition=self._partition,
                     )
                 except (NotPublished, NotStored):
-                    if attempt == ATTEMPTS:
+                    if attempt == ATTEMPTS or not self._is_in_step():
                         raise
                 else:
                     return
         finally:
             room.release()
+
+    def _is_in_step(self) -> bool:
+        """Tell whether something can be begun under the numbers of the step that we are in."""
+        now_ms = self._now_ms()
+        is_ending = self._numbering.pause_ms(now_ms) > 0
+        return self._numbering.step(now_ms) == self._step and not is_ending
+
+    def _now_ms(self) -> int:
+        return max(int(time.time() * 1000), self.last >> SEQUENCE_BITS)
 
     def _is_same(self, row: Row, message: Message) -> bool:
         content, *_ = decode_content(row.value, self._target.content_type)

@@ -115,9 +115,9 @@ def test_what_nobody_can_open_is_left_out() -> None:
 
 def test_offsets_are_read() -> None:
     with serving(filled(1, 1, 1)) as http:
-        assert read_offsets(http.address, PART.stream) == Offsets(0, 3)
+        assert read_offsets(http.address, PART.stream) == Offsets(0, 3, length=3)
         found = read_offsets(http.address, PART.stream, 0, timestamp_ms=BEGAN_MS + 1500)
-        assert found == Offsets(0, 3, 2, True)
+        assert found == Offsets(0, 3, 2, True, 3)
 
 
 def test_a_user_with_a_token_reads_what_is_private() -> None:

@@ -133,10 +133,10 @@ def test_figures_for_prometheus() -> None:
 
 def test_offsets_and_where_a_time_lies() -> None:
     with serving(filled()) as http:
-        assert get(http, f"{OF_PART}/offsets") == (200, {"start": 0, "high": 10})
+        assert get(http, f"{OF_PART}/offsets") == (200, {"start": 0, "high": 10, "length": 10})
         for after_ms, offset in [(-5_000_000, 0), (0, 0), (1, 1), (4000, 4), (9001, 10)]:
             path = f"{OF_PART}/offsets?timestamp_ms={BEGAN_MS + after_ms}"
-            expected = {"start": 0, "high": 10, "offset": offset, "exact": True}
+            expected = {"start": 0, "high": 10, "length": 10, "offset": offset, "exact": True}
             assert get(http, path) == (200, expected)
 
 

@@ -63,6 +63,7 @@ class Offsets(msgspec.Struct, frozen=True):
     high: int
     offset: int | None = None  # the first whose message is of the time that was asked for, or later
     exact: bool = True  # false: no message before `offset` is, but perhaps neither is that one
+    length: int | None = None  # of the log at this storage node, with what is not settled yet
 
 
 def read_offsets(

@@ -172,7 +172,7 @@ class StorageHttp:
     async def _offsets(self, request: web.Request) -> web.Response:
         part, status = self._part_asked_for(request)
         self._admit(part, self._user(request, part))
-        found: Json = {"start": status.start, "high": status.high}
+        found: Json = {"start": status.start, "high": status.high, "length": status.length}
         if "timestamp_ms" in request.query:
             timestamp_ms = number_in(request, "timestamp_ms", 0, MAX_TIMESTAMP_MS)
             if self._searches >= MAX_SEARCHES:

@@ -24,6 +24,7 @@ from anabranch.live.storage.rows import (
     read_row,
     select,
 )
+from anabranch.live.storage.schema import INDEXES
 
 
 def hash_at(database: apsw.Connection, log: PartLog, offset: int) -> bytes:
@@ -65,13 +66,28 @@ def mend(database: apsw.Connection, log: PartLog, frame: bytes) -> None:
     check = checksum(log.seed, head.count, offset, epoch, placed_ms, before, frame)
     name = (head.chain, head.previous, head.first, head.last, head.count)
     place = (None if offset == HELD else offset, epoch, placed_ms, before)
-    database.execute(
+    _overwrite(database, (log.id, *name, *place, check, frame, row_id))
+    log.size_bytes += len(frame) - len(row[7] or b"")
+
+
+def _overwrite(database: apsw.Connection, values: tuple[object, ...]) -> None:
+    """Write all columns of a row anew."""
+    update = (
         "UPDATE frames NOT INDEXED SET part = ?, chain = ?, previous = ?, first = ?, last = ?, "
         "count = ?, offset = ?, epoch = ?, placed_ms = ?, hash_before = ?, checksum = ?, frame = ? "
-        "WHERE id = ?",
-        (log.id, *name, *place, check, frame, row_id),
+        "WHERE id = ?"
     )
-    log.size_bytes += len(frame) - len(row[7] or b"")
+    try:
+        with database:
+            database.execute(update, values)
+    except apsw.CorruptError:
+        # By what the damaged row says, its entry of an index cannot be found to be taken out.
+        # The indexes are made anew then: that takes a while in a large file, and is rare.
+        for name in INDEXES:
+            database.execute(f"DROP INDEX {name}")
+        database.execute(update, values)
+        for statement in INDEXES.values():
+            database.execute(statement)
 
 
 def _place_of(

@@ -61,11 +61,6 @@ CREATE TABLE frames (
     frame BLOB NOT NULL          -- as it came
 ) STRICT;
 
-CREATE UNIQUE INDEX by_chain ON frames (part, chain, last);
-CREATE INDEX by_number ON frames (part, last, chain, first, count);
-CREATE INDEX by_offset ON frames (part, offset, epoch, placed_ms) WHERE offset IS NOT NULL;
-CREATE INDEX held ON frames (part, last, chain, placed_ms) WHERE offset IS NULL;
-
 -- Ids of logs that were deleted or begun anew, whose frames are swept away little by little.
 CREATE TABLE discarded (part INTEGER PRIMARY KEY) STRICT;
 
@@ -79,6 +74,15 @@ SELECT stream, partition, offset, count AS messages, frames.epoch,
 FROM frames JOIN parts ON parts.id = frames.part
 WHERE offset IS NOT NULL;
 """
+
+INDEXES = {
+    "by_chain": "CREATE UNIQUE INDEX by_chain ON frames (part, chain, last)",
+    "by_number": "CREATE INDEX by_number ON frames (part, last, chain, first, count)",
+    "by_offset": (
+        "CREATE INDEX by_offset ON frames (part, offset, epoch, placed_ms) WHERE offset IS NOT NULL"
+    ),
+    "held": "CREATE INDEX held ON frames (part, last, chain, placed_ms) WHERE offset IS NULL",
+}
 
 
 def take_lock(path: Path) -> apsw.Connection:
@@ -112,7 +116,8 @@ def open_for_writing(path: Path, vfs: str | None) -> apsw.Connection:
         database.execute("PRAGMA synchronous = FULL")
         if is_new:
             database.execute("BEGIN IMMEDIATE")
-            database.execute(_SCHEMA)
+            for statement in (_SCHEMA, *INDEXES.values()):
+                database.execute(statement)
             database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
             database.execute("COMMIT")
