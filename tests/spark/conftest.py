@@ -14,7 +14,6 @@ JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 QUICK = {
     JAVA_OPTIONS: SETTINGS[JAVA_OPTIONS] + " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.buffer.pageSize": "1m",
-    "spark.driver.memory": "2g",
     "spark.sql.shuffle.partitions": "2",
 }
 

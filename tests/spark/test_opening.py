@@ -197,3 +197,16 @@ def test_a_key_is_asked_for_once_and_then_kept(
     assert f"@0 cannot be decrypted: nobody gave {show(load_key(other).node)}" in str(caught.value)
     assert f"of its publisher {publisher.me}" in str(caught.value)
     assert "start that publisher" in str(caught.value)
+
+
+def test_the_key_of_another_process_of_the_reader_itself_is_asked_for(
+    network: RunningNetwork, tmp_path: Path
+) -> None:
+    """Clients do not keep such a key: it is for the process that made it to give."""
+    key_file = network.new_key_file("writer")
+    publisher = network.join(key_file, key_store=tmp_path / "elsewhere.sqlite")
+    stream = network.run(publisher.create_stream("own", storage=1))
+    network.store(stream, ["a", "b", "c"])
+    assert read(network, key_file, stream.id) == [b"a", b"b", b"c"]
+    network.run(publisher.close())
+    assert read(network, key_file, stream.id) == [b"a", b"b", b"c"]  # this process has it now

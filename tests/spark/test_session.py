@@ -158,3 +158,16 @@ def wait_for_the_end_of(process: int) -> None:
             return
         time.sleep(0.05)
     pytest.fail(f"process {process} lives on")
+
+
+def test_java_takes_some_of_the_memory_there_is_where_all_of_spark_runs_in_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes = {"SC_PAGE_SIZE": 4_096}
+    monkeypatch.setattr(os, "sysconf", sizes.__getitem__)
+    for gib, mib in ((2, 1_024), (8, 2_048), (64, 4_096)):
+        sizes["SC_PHYS_PAGES"] = (gib << 30) // 4_096
+        assert settings_of("local[2]")["spark.driver.memory"] == f"{mib}m"
+    monkeypatch.delattr(os, "sysconf")
+    assert settings_of("local[2]")["spark.driver.memory"] == "1024m"
+    assert "spark.driver.memory" not in settings_of("yarn")

@@ -84,6 +84,10 @@ class KeyExchange(Service):
         """Return what encrypts the next frame that we publish; None if everybody may read it."""
         return self._locks.next(stream, now, given)
 
+    def secret(self, stream: str, publisher: NodeId, key_id: bytes) -> bytes | None:
+        """Return the secret of a group key, if we have it."""
+        return self._ring.find(stream, publisher, key_id)
+
     @property
     def lingers_until(self) -> float:
         """Until when others are likely to ask us for the key of what we have just published."""

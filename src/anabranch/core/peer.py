@@ -164,6 +164,10 @@ class Peer:
         state = self._parts.find(part)
         return tuple(state.overlay.neighbours(part)) if state else ()
 
+    def secret(self, stream: str, publisher: NodeId, key_id: bytes) -> bytes | None:
+        """Return the secret of a group key, if we have it."""
+        return self._keys.secret(stream, publisher, key_id) if self._keys is not None else None
+
     @property
     def lingers_until(self) -> float:
         """Until when we should stay, because others may need a key that only we have."""

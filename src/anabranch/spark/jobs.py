@@ -9,7 +9,7 @@ Under spark-submit, the master and Spark's settings are those that spark-submit 
 import json
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:  # it is slow to import, and optional
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 QUICK = "-XX:TieredStopAtLevel=1"  # halves the work of a job that takes less than a minute
 SMALL_BYTES = 512 << 20
+# Each hash table of each task takes a page at least; of its own accord Spark takes large ones.
+SMALL_SETTINGS = {"spark.buffer.pageSize": "1m"}
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -65,22 +67,21 @@ def is_small(traces: Sequence[str] | None) -> bool:
 @contextmanager
 def opened(name: str, master: str | None, small: bool = False) -> "Iterator[SparkSession]":
     """Open Spark for a job, and stop it unless it ran before."""
-    from anabranch.spark.session import SETTINGS, open_session, running_master
+    from anabranch.spark.session import SETTINGS, own_session, running_master
 
     console = Console(stderr=True)
-    with console.status("starting Spark") if console.is_terminal else nullcontext():
-        ours = running_master() is None
-        quick = {JAVA_OPTIONS: f"{SETTINGS[JAVA_OPTIONS]} {QUICK}"}
-        spark = open_session(f"anabranch {name}", master, **(quick if small and ours else {}))
-    before = spark.conf.get("spark.sql.session.timeZone")
-    spark.conf.set("spark.sql.session.timeZone", "UTC")  # days are the same everywhere
-    try:
-        yield spark
-    finally:
-        if ours:
-            spark.stop()
-        else:
-            spark.conf.set("spark.sql.session.timeZone", str(before))
+    quick = {}
+    if small and running_master() is None:
+        quick = {**SMALL_SETTINGS, JAVA_OPTIONS: f"{SETTINGS[JAVA_OPTIONS]} {QUICK}"}
+    with ExitStack() as opening:
+        with console.status("starting Spark") if console.is_terminal else nullcontext():
+            spark = opening.enter_context(own_session(f"anabranch {name}", master, **quick))
+        before = str(spark.conf.get("spark.sql.session.timeZone"))
+        spark.conf.set("spark.sql.session.timeZone", "UTC")  # days are the same everywhere
+        try:
+            yield spark
+        finally:
+            spark.conf.set("spark.sql.session.timeZone", before)
 
 
 def access_of(profile: str | None, network: str | None, key: Path | None) -> dict[str, str]:

@@ -7,6 +7,7 @@ reader has the keys, or need not be trusted to have done it, executors do it.
 import struct
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,11 @@ from anabranch.spark.access import Access, StoredStream, identity_of, open_netwo
 
 if TYPE_CHECKING:
     import pyarrow
+
+MAX_GIVEN = 64  # streams whose keys a worker's process remembers
+
+KeyName = tuple[NodeId, bytes]  # the publisher, and the key's id
+Secrets = dict[KeyName, bytes]
 
 _NO_SIGNATURE = bytes(SIGNATURE_BYTES)
 
@@ -122,23 +128,24 @@ class KeyRing:
     def __init__(self, access: Access, stored: StoredStream) -> None:
         self._access = access
         self._stored = stored
-        self._secrets: dict[tuple[NodeId, bytes], bytes] | None = None
+        self._secrets: Secrets | None = None
 
     def find(self, publisher: NodeId, key_id: bytes, part: StreamPart, offset: int) -> bytes:
         """Return the secret of a key: from the key store, or else from whoever gives it."""
         if self._secrets is None:
-            self._load()
-        assert self._secrets is not None
-        if (publisher, key_id) not in self._secrets:
-            problem = self._ask(part, offset)
-            self._load()
-            if (publisher, key_id) not in self._secrets:
+            self._secrets = self._kept() | _given(self._access, self._stored.name)
+        name = (publisher, key_id)
+        if name not in self._secrets:
+            secret, problem = self._ask(name, part, offset)
+            if secret is None:
                 raise HistoryLost(
                     f"{part}@{offset} cannot be decrypted: nobody gave {show(self._me)} the key "
                     f"of its publisher {show(publisher)}{problem}; start that publisher, or a "
                     "reader who has the key, or read once with a client that has the same keyStore"
                 )
-        return self._secrets[publisher, key_id]
+            _given(self._access, self._stored.name)[name] = secret
+            self._secrets |= self._kept() | {name: secret}
+        return self._secrets[name]
 
     def learn(self, head: FrameHead, key: GroupKey, next_key: bytes) -> None:
         """Take the key that follows out of the frame that carries it."""
@@ -153,32 +160,40 @@ class KeyRing:
     def _me(self) -> NodeId:
         return identity_of(self._access).node
 
-    def _load(self) -> None:
+    def _kept(self) -> Secrets:
+        """Return what the key store has."""
         path, identity = Path(self._access.key_store), identity_of(self._access)
         store = KeyStore(path, self._stored.network, identity)
         try:
             kept = [key for key in store.load() if key.stream == self._stored.name]
         finally:
             store.close()
-        self._secrets = (self._secrets or {}) | {
-            (key.publisher, key.key_id): key.secret for key in kept
-        }
+        return {(key.publisher, key.key_id): key.secret for key in kept}
 
-    def _ask(self, part: StreamPart, offset: int) -> str:
-        """Let a client read one message: it asks for the key, and keeps it. Return what it said."""
+    def _ask(self, name: KeyName, part: StreamPart, offset: int) -> tuple[bytes | None, str]:
+        """Let a client read one message, for which it asks for the key; or return what it said.
 
-        async def read() -> None:
+        It keeps the key in the key store, unless that is of a publisher who has our own name.
+        """
+
+        async def read() -> bytes | None:
             async with open_network(self._access) as network:
                 stream = await network.stream(part.stream)
                 wanted = (offset, offset + 1)
                 async with stream.history(offsets=wanted, partitions=part.partition) as messages:
                     async for _ in messages:
                         pass
+                return network.node.peer.secret(stream.id, *name)
 
         try:
-            wait_for(read)
+            return wait_for(read), ""
         except HistoryLost:
-            return ""  # it says no more than that there is no key
+            return None, ""  # it says no more than that there is no key
         except AnabranchError as error:
-            return f" ({error})"
-        return ""
+            return None, f" ({error})"
+
+
+@lru_cache(MAX_GIVEN)
+def _given(access: Access, stream: str) -> Secrets:
+    """Return the keys of a stream that this process was given; the next task needs them too."""
+    return {}

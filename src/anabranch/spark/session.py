@@ -23,6 +23,7 @@ MASTER_FORM = re.compile(
 )
 MASTER_ANSWERS_WITHIN_S = 5.0
 LOOPBACK = "127.0.0.1"
+LEAST_MEMORY_MIB, MOST_MEMORY_MIB = 1_024, 4_096
 # Set by spark-submit, which has started Java and chosen the master itself.
 SUBMITTED = "PYSPARK_GATEWAY_PORT"
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
@@ -106,10 +107,22 @@ def settings_of(master: str) -> dict[str, str]:
     """Return what suits this master."""
     settings = SETTINGS | {"spark.master": master}
     if master.startswith("local"):
-        settings |= LOCAL_SETTINGS
+        settings |= LOCAL_SETTINGS | {"spark.driver.memory": f"{local_memory_mib()}m"}
     elif {host for host, _ in addresses_of(master)} & {LOOPBACK, "localhost"}:
         settings |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
     return settings
+
+
+def local_memory_mib() -> int:
+    """Return how much memory Java may take if all of Spark runs in it: some of what there is.
+
+    Spark's own gigabyte is little for a driver that is all executors too.
+    """
+    try:
+        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
+    except (AttributeError, OSError, ValueError):  # a system that does not say
+        there = 0
+    return min(max(there // 4, LEAST_MEMORY_MIB), MOST_MEMORY_MIB)
 
 
 def check_master(master: str) -> str:
