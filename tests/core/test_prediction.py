@@ -177,3 +177,8 @@ def test_it_agrees_with_every_pair_through_every_third(
         assert found.max_ms == pytest.approx(expected[-1] * 1000)
     else:
         assert found.mean_ms is None
+
+
+def test_what_is_no_round_trip_counts_for_nothing() -> None:
+    found = predict(LINE, {(A, B): -20_000, (B, C): 0, (C, B): 10_000})
+    assert (found.measured_links, found.pairs, found.max_ms) == (1, 2, pytest.approx(5))

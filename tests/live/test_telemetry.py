@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from anabranch import MemoryNetwork, NoSuchStream, NotPermitted, Telemetry
+from anabranch import LocalError, MemoryNetwork, NoSuchStream, NotPermitted, Stream, Telemetry
 from anabranch.live import telemetry as module
 from anabranch.live.keys import new_key
 from anabranch.traces import schema
@@ -113,5 +113,38 @@ def test_what_nobody_takes_is_dropped_and_the_reason_is_kept() -> None:
             assert "no neighbour took the message" in str(telemetry.figures()["problem"])
             telemetry.write(noted("too late"))
             assert telemetry.dropped == 2
+
+    run(main())
+
+
+def test_a_batch_that_is_refused_here_does_not_end_the_telemetry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish = Stream.publish
+
+    async def refuse(stream: Stream, content: Any) -> Any:
+        if "first" in content:
+            raise LocalError("the key store is full: remove some keys")
+        return await publish(stream, content)
+
+    monkeypatch.setattr(Stream, "publish", refuse)
+    monkeypatch.setattr(module, "BATCH_BYTES", 1)  # a batch for each record
+
+    async def main() -> None:
+        async with live_network(tmp_path) as live:
+            reader, node = await live.join(), await live.join()
+            told = await reader.create_stream("ops/telemetry")
+            async with told.subscribe() as messages, Telemetry(node, told.id) as telemetry:
+                telemetry.write(noted("first"))
+                telemetry.write(noted("second"))
+                await eventually(lambda: telemetry.dropped == 1, "a refusal")
+                telemetry.write(noted("third"))
+                details: list[str] = []
+                async for message in messages:
+                    details += [row.get("detail", "") for row in records([message.content])]
+                    if "third" in details:
+                        break
+            assert "second" in details
+            assert telemetry.figures()["problem"] == "the key store is full: remove some keys"
 
     run(main())

@@ -9,11 +9,15 @@ from anabranch.spark.session import SETTINGS, open_session
 from spark.cluster import Cluster, standing_cluster
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
-# Tests are short: code that is compiled well would come too late for them. And their tables are
-# small: each hash table takes a page at least, of 16 MiB where Spark chooses, and is soon garbage.
+# Tests are short and their tables small. Code that is generated, and compiled well, would come too
+# late for them, and so would better plans. Each hash table takes a page at least, of 16 MiB where
+# Spark chooses. Jobs, clusters and examples are tested with the settings that users have.
 QUICK = {
     JAVA_OPTIONS: SETTINGS[JAVA_OPTIONS] + " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.buffer.pageSize": "1m",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.codegen.wholeStage": "false",
     "spark.sql.shuffle.partitions": "2",
 }
 

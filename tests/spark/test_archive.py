@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +85,9 @@ def test_parquet_has_each_message_once_over_stops_starts_and_repeats(
     folders = sorted(path.name for path in Path(archive.out).glob("folder=*"))
     assert folders == [f"folder={owner}-city-vehicles"]
     assert {row.stream for row in table.collect()} == {city.stream.id}
+    shutil.rmtree(Path(archive.out) / "_spark_metadata")
+    with pytest.raises(LocalError, match=r"is gone, .* restore the table, or remove that"):
+        check_archive(archive)
 
 
 def test_delta_has_each_message_once_over_stops_starts_and_repeats(
@@ -108,6 +111,9 @@ def test_delta_has_each_message_once_over_stops_starts_and_repeats(
     assert sorted(json.loads(row["value"])["n"] for row in rows) == list(range(before + 31))
     query = json.loads((Path(archive.remembers) / "metadata").read_text())["id"]
     assert table.transaction_version(query) is not None
+    shutil.rmtree(Path(archive.out) / "_delta_log")
+    with pytest.raises(LocalError, match=r"is gone, .* restore the table, or remove that"):
+        check_archive(archive)
 
 
 def test_a_batch_of_another_query_is_not_taken_for_ours(
@@ -115,12 +121,56 @@ def test_a_batch_of_another_query_is_not_taken_for_ours(
 ) -> None:
     from deltalake import DeltaTable
 
-    rows = spark.range(3).selectExpr("id", "'f' folder", "0 partition", "current_date() date")
     for name in ("first", "second", "first"):
-        query: Future[str] = Future()
-        query.set_result(name)
-        append_once(str(tmp_path / "table"), query)(rows, 0)
+        append_once(str(tmp_path / "table"), named(name))(some_rows(spark), 0)
     assert DeltaTable(str(tmp_path / "table")).to_pyarrow_table().num_rows == 6
+
+
+def test_there_is_a_table_even_if_nothing_came_yet(spark: SparkSession, tmp_path: Path) -> None:
+    from deltalake import DeltaTable
+
+    append_once(str(tmp_path / "table"), named("archive"))(some_rows(spark).limit(0), 0)
+    assert DeltaTable(str(tmp_path / "table")).to_pyarrow_table().num_rows == 0
+
+
+def test_of_two_attempts_at_the_first_batch_one_is_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    from deltalake import DeltaTable
+
+    out, began, over = str(tmp_path / "table"), tmp_path / "began", tmp_path / "over"
+    append = append_once(out, named("archive"))
+
+    def hold(batches: Iterator[Any]) -> Iterator[Any]:
+        import time
+
+        for batch in batches:
+            began.touch()
+            while not over.exists():
+                time.sleep(0.01)
+            yield batch
+
+    rows = some_rows(spark).coalesce(1)
+    with ThreadPoolExecutor(1) as pool:
+        held = pool.submit(append, rows.mapInArrow(hold, rows.schema), 0)
+        while not began.exists() and not held.done():
+            wait([held], timeout=0.01)
+        append(some_rows(spark), 0)
+        over.touch()
+        with pytest.raises(LocalError, match="see that this job runs once, and start it again"):
+            held.result(TIMEOUT_S)
+    assert DeltaTable(out).to_pyarrow_table().num_rows == 3
+    assert DeltaTable(out).metadata().partition_columns == ["folder", "partition", "date"]
+
+
+def some_rows(spark: SparkSession) -> DataFrame:
+    return spark.range(3).selectExpr("id", "'f' folder", "0 partition", "current_date() date")
+
+
+def named(name: str) -> "Future[str]":
+    query: Future[str] = Future()
+    query.set_result(name)
+    return query
 
 
 def test_what_cannot_be_done_is_said_before_spark_is_asked(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 import io
 
+import pytest
 from matplotlib.figure import Figure
 from pyspark.sql import SparkSession
 
+from anabranch.core.errors import LocalError
 from anabranch.spark.figures import MAX_CURVES, draw_curves, figure_7, figure_9
 from anabranch.traces.schema import Delivered, Record, Unicast
 from spark.records import A, frame, table_of
@@ -33,6 +35,18 @@ def test_curves_and_penalties_by_the_number_of_nodes(spark: SparkSession) -> Non
     assert (list(mean.get_xdata()), list(mean.get_ydata())) == ([2, 4], [3, 12])
     assert [label.get_text() for label in penalty.axes[0].get_xticklabels()] == ["2", "4"]
     assert all(png(figure).startswith(b"\x89PNG") for figure in (cdf, penalty))
+
+
+def test_traces_that_tell_too_little_are_refused(spark: SparkSession) -> None:
+    with pytest.raises(LocalError, match="nothing was delivered"):
+        figure_7(table_of(spark, []))
+    told: list[Record] = [Delivered(1.0, "b", *frame(1), 1, 1, 10.0), Unicast(0.0, A, "b", 5.0)]
+    told += [Delivered(1.0, node, *frame(2), 1, 1, 20.0) for node in "cd"]
+    short, long = table_of(spark, told[:2], "a"), table_of(spark, told[2:], "b")
+    with pytest.raises(LocalError, match="how long the straight way takes"):
+        figure_9(long)
+    (mean,) = figure_9(short.unionByName(long)).axes[0].lines
+    assert (list(mean.get_xdata()), list(mean.get_ydata())) == ([1], [2])
 
 
 def test_too_many_curves_are_said_to_be_there() -> None:

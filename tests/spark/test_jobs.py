@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -138,6 +139,9 @@ def test_telemetry_becomes_tables_and_a_page(
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout) == {"report": str(page), "records": city.told}
     assert "<h1>Network report</h1>" in page.read_text()
+    assert "leave --run out" in refusal("report", str(out), "--out", str(page), "--run", "x")
+    shutil.rmtree(out / "records")
+    assert "is gone" in refusal(*follow, "--out", str(out), *city.access)
 
 
 def test_spark_submit_runs_the_same_file(city: City, tmp_path: Path) -> None:
@@ -164,7 +168,7 @@ def test_spark_submit_runs_the_same_file(city: City, tmp_path: Path) -> None:
 
 
 def test_what_a_person_can_mend_is_said_in_one_line(
-    spark: SparkSession, city: City, tmp_path: Path
+    spark: SparkSession, city: City, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = ["--out", str(tmp_path / "out")]
     assert "there is no stream" in refusal("archive", "city/nothing", *out, *city.access)
@@ -175,18 +179,39 @@ def test_what_a_person_can_mend_is_said_in_one_line(
     assert "name traces" in refusal("report")
     assert "name traces" in refusal("telemetry", "x.jsonl", "--stream", "s", *out)
     assert "needs a stream" in refusal("telemetry", "x.jsonl", "--continuous", *out)
+    live = ["telemetry", "--stream", "s", "--continuous", *out]
+    assert "named by the stream" in refusal(*live, "--run", "x")
+    assert "leave one of them out" in refusal(*live, "--available-now", "--trigger", "1 second")
+    for option in (["--available-now"], ["--trigger", "1 second"]):
+        assert "need --continuous" in refusal("telemetry", "x.jsonl", *option, *out)
     assert "--out DIR" in refusal("telemetry", "x.jsonl")
+    assert "is no file" in refusal("report", "x.jsonl", "--out", str(tmp_path))
+    assert "cannot be read (File name too long)" in refusal("report", "x" * 300)
+    (tmp_path / "round").mkdir()
+    (tmp_path / "round" / "round").symlink_to(tmp_path / "round")
+    assert "remove this link" in refusal("report", str(tmp_path / "round"))
     assert "there is no such trace" in refusal("report", str(tmp_path / "none.jsonl"))
     (tmp_path / "bad.jsonl").write_text('{"kind": "published"}\n')
     page = ["--out", str(tmp_path / "page.html")]
     assert "bad.jsonl: this line is no record" in refusal(
         "report", str(tmp_path / "bad.jsonl"), *page
     )
-    (tmp_path / "empty.jsonl").touch()
-    assert "there are no records" in refusal("report", str(tmp_path / "empty.jsonl"), *page)
+    (tmp_path / "nothing").mkdir()
+    (tmp_path / "nothing" / "empty.jsonl").touch()
+    monkeypatch.chdir(tmp_path / "nothing")
+    assert refusal("report", ".", *page).startswith("nothing: there are no records")
     assert not (tmp_path / "page.html").exists()
+    figures = ["--out", str(tmp_path / "figures")]
+    assert "nothing: nothing was delivered" in refusal("paper", ".", *figures)
     started = ["archive", "city/vehicles", *out, "--available-now", *city.access]
     assert "startingOffsets" in refusal(*started, "--starting", "sometimes")
+
+
+def test_traces_are_named_without_their_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert jobs.names_of([".", "/", "a/b.jsonl"]) == f"{tmp_path.name}, /, b.jsonl"
 
 
 def test_the_papers_tables_and_figures_come_out_of_traces(

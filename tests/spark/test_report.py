@@ -2,6 +2,7 @@
 
 import json
 import re
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -10,9 +11,10 @@ from pyspark.sql import SparkSession
 
 from anabranch.live.telemetry import DROPPED
 from anabranch.spark.page import Table
-from anabranch.spark.report import gather, headlines, page_of, warnings
-from anabranch.spark.sections import CAUSES, SECTIONS
+from anabranch.spark.report import MAX_WINDOWS, drawn_windows, gather, headlines, page_of, warnings
+from anabranch.spark.sections import CAUSES, SECTIONS, over_time
 from anabranch.spark.tables import CAUSES as KNOWN_CAUSES
+from anabranch.spark.tables.windows import WINDOW_S
 from anabranch.spark.telemetry import TABLES, holds_tables, read_tables, stage, write_tables
 from anabranch.spark.traces import read_traces
 from anabranch.traces.files import FULL
@@ -119,6 +121,29 @@ def test_the_page_of_a_trace_has_every_subject_and_no_reference(
     assert "a neighbour dropped the copy that was for it" in page.text
     assert len(warnings(tables)) == 2
     assert all(said in page.text for said in warnings(tables))
+
+
+def test_all_of_a_long_time_is_drawn(spark: SparkSession) -> None:
+    hours = [
+        ("large", part, datetime.fromtimestamp(3600 * hour, UTC), 36, 5.0 if hour < 99 else 777.0)
+        for part in ("s#0", "s#1")
+        for hour in range(100)
+    ]
+    other = ("small", "s#0", datetime.fromtimestamp(0, UTC), 1, 9999.0)
+    columns = "run string, part string, start timestamp, messages long, p99_ms double"
+    frame = spark.createDataFrame([other, *hours], columns)
+    table = drawn_windows(frame, [{"run": "large"}, {"run": "small"}])
+    width_s = table.rows[0]["width_s"]
+    assert width_s % WINDOW_S == 0
+    assert 99 * 3600 / width_s < MAX_WINDOWS
+    assert (table.rows[-1]["place"], len(table.rows)) == (99 * 3600 // width_s, 100)
+    assert sum(row["messages"] for row in table.rows) == 7200
+    runs = Table([{"run": "large"}, {"run": "small"}], 2)
+    section = over_time({"runs": runs, "delay_windows": table})
+    assert f"windows of {width_s:.0f} seconds of the largest run" in section.meaning
+    assert "300,000" in section.body
+    assert "800" in section.body
+    assert "10,000" not in section.body
 
 
 def test_a_trace_without_records_gives_a_page_that_says_so() -> None:

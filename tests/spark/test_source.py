@@ -174,6 +174,7 @@ def test_a_mistake_is_answered_with_one_sentence(place: Place) -> None:
         ({"subscribe": "cars", "maxOffsetsPerTrigger": "5"}, "is for readStream"),
         ({"subscribe": "cars", "startingOffsets": beyond}, "offset 9999 of"),
         ({"subscribe": "cars", "valueSchema": "{}"}, "valueSchema is not the JSON"),
+        ({"subscribe": "cars", "valueSchema": "n INTT"}, "valueSchema has 'INTT' after 'n'"),
     ]
     for options, words in mistakes:
         source = AnabranchSource(place.options(**options))

@@ -1,12 +1,14 @@
 """Trace files and telemetry messages become the same typed table."""
 
+import math
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from pyarrow.parquet import write_table
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.functions import lit
+from pyspark.sql.functions import col, lit, when
 
 from anabranch.core.errors import LocalError
 from anabranch.spark.session import explain
@@ -42,6 +44,13 @@ TRACE: list[Record] = [
     Stopped(3.0, A),
 ]
 DELIVERED = '{"kind":"delivered","at":1,"node":"n","part":"p","publisher":"q","chain":"c"'
+ABSURD = (
+    '{"kind":"stopped","at":NaN,"node":"a"}',
+    '{"kind":"stopped","at":1700000000000,"node":"a"}',  # in milliseconds
+    '{"kind":"rtt","at":1.0,"node":"a","peer":"b","rtt_ms":-20.0}',
+    DELIVERED + ',"number":1,"count":1,"hops":1,"delay_ms":1e999}',
+    DELIVERED + ',"number":1,"count":-1,"hops":1,"delay_ms":1.0}',
+)
 
 
 def write(path: Path) -> Path:
@@ -94,6 +103,7 @@ def test_a_kind_has_the_columns_of_its_record(spark: SparkSession) -> None:
         '{"kind":"stopped","at":1.0}',  # of no node
         '{"kind":"ended","at":1.0,"node":"a"}',
         DELIVERED + ',"number":1,"count":1,"hops":1}',  # lacks its delay
+        *ABSURD,
     ],
 )
 def test_a_line_that_is_no_record_is_named(spark: SparkSession, tmp_path: Path, line: str) -> None:
@@ -129,6 +139,16 @@ def test_what_is_no_trace_is_said_so(spark: SparkSession, tmp_path: Path) -> Non
     wrong.write.parquet(str(tmp_path / "wrong"))
     with pytest.raises(LocalError, match="its column 'number' is string, not bigint"):
         read_traces(spark, tmp_path / "wrong")
+    for column, value in {"rtt_ms": math.nan, "at": -1.0, "node": None}.items():
+        absurd = table_of(spark, TRACE).withColumn(
+            column,
+            when(col("kind") == "rtt", lit(value).cast(SCHEMA[column].dataType)).otherwise(
+                col(column)
+            ),
+        )
+        write_table(absurd.drop("run").toArrow(), tmp_path / f"{column}.parquet")
+        with pytest.raises(LocalError, match=rf"{column}\.parquet: this row is no record: .*rtt"):
+            read_traces(spark, tmp_path / f"{column}.parquet")
     table_of(spark, TRACE).replace("rtt", "pings").write.parquet(str(tmp_path / "kinds"))
     with pytest.raises(LocalError, match=r"kinds/.*: no record is of kind 'pings'"):
         read_traces(spark, tmp_path / "kinds")
@@ -157,3 +177,38 @@ def test_telemetry_messages_hold_records(spark: SparkSession) -> None:
     ]
     (unreadable,) = records.where(records.kind == UNREADABLE).collect()
     assert (unreadable["run"], unreadable["detail"]) == ("0x1/ops", '{"kind":"stop')
+
+
+def test_a_message_of_no_text_and_records_of_nowhen_are_unreadable(spark: SparkSession) -> None:
+    sent = datetime(2026, 1, 2, tzinfo=UTC)
+    soon, later = (f'{{"kind":"stopped","at":{sent.timestamp() + s},"node":"a"}}' for s in (1, 60))
+    broken = b'{"kind":"stopped","at":1,"node":"\xff"}'  # but for two bytes, it would be one
+    values = [b"\xff\xfe\n" + soon.encode(), broken, later.encode(), *map(str.encode, ABSURD)]
+    rows = [("0x1/ops", "0xme", sent, value) for value in values]
+    messages = spark.createDataFrame(
+        rows, "stream string, publisher string, timestamp timestamp, value binary"
+    )
+    records = records_of(messages).collect()
+    good = [(row["kind"], row["node"]) for row in records if row["kind"] != UNREADABLE]
+    assert good == [("stopped", "a")]
+    assert len(records) == 1 + 3 + len(ABSURD)
+    assert {row["at"] for row in records if row["kind"] == UNREADABLE} == {sent.timestamp()}
+
+
+def test_traces_of_the_same_name_are_not_one_run(spark: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "my traces"
+    for place in ("one day+/run", "two/run", "two/other"):
+        write(folder / f"{place}.jsonl")
+    read_traces(spark, folder / "two" / "run.jsonl").drop("run").write.parquet(
+        str(folder / "three" / "run")
+    )
+
+    def names(*paths: str) -> dict[str, int]:
+        table = runs(read_traces(spark, *(folder / path for path in paths)))
+        return {row["run"]: row["records"] for row in table.collect()}
+
+    of_all = {"one day+/run": 11, "two/run": 11, "two/other": 11, "three/run": 11}
+    assert names("one day+", "two", "three") == of_all
+    assert names("two", "two/run.jsonl") == {"run": 11, "other": 11}
+    write(folder / "two" / "run.parquet")
+    assert names("two") == {"run.jsonl": 11, "run.parquet": 11, "other.jsonl": 11}

@@ -324,7 +324,7 @@ def _show(report: Report) -> None:
     table.add_row("delivered", f"{report.delivered:,}")
     table.add_row("lost at nodes alive throughout", str(report.lost_at_nodes_alive_throughout))
     table.add_row("delay", f"{report.delay_p50_ms:.1f} ms p50, {report.delay_p99_ms:.1f} ms p99")
-    copies = f"{report.duplicates_per_node_per_message:.2f} per node per message"
+    copies = f"{report.duplicates_per_node_per_message:.2f} frames per node per message"
     table.add_row("duplicates", copies)
     predicted = report.predicted_mean_delay_ms
     forecast = "not predicted" if predicted is None else f"{predicted:.1f} ms predicted"

@@ -105,7 +105,8 @@ def _links(
             if peer == node or peer not in place or told_before:
                 continue
             links += 1
-            reports = [r for r in (rtts_us.get((node, peer)), rtts_us.get((peer, node))) if r]
+            reports = [rtts_us.get((node, peer), 0), rtts_us.get((peer, node), 0)]
+            reports = [rtt for rtt in reports if 0 < rtt < inf]  # anything else is no round trip
             if reports:
                 delay_s = sum(reports) / len(reports) / 2 / 1_000_000
                 measured.append((place[node], place[peer], delay_s))

@@ -11,6 +11,7 @@ from types import TracebackType
 
 import msgspec
 
+from anabranch.core.errors import LocalError
 from anabranch.core.ids import StreamPart, show
 from anabranch.live.client import Network
 from anabranch.live.errors import AnabranchError, NotPermitted
@@ -154,7 +155,7 @@ class Telemetry:
         try:
             await stream.publish(batch.lines.decode())
             taken = True
-        except AnabranchError as error:
+        except (AnabranchError, LocalError) as error:  # the next batch may do better
             self.problem = str(error)
         finally:  # when we leave, it may be cut off
             if taken:

@@ -56,7 +56,7 @@ def check_archive(archive: Archive) -> None:
     make_folder(archive.out)
     make_folder(archive.remembers)
     job = Job("archive", archive.streams, archive.out, archive.format)
-    claim(archive.remembers, job, [archive.out])
+    claim(archive.remembers, job, {archive.out: archive.remembers})
 
 
 def start_archive(spark: "SparkSession", archive: Archive) -> "StreamingQuery":
@@ -107,23 +107,32 @@ def append_once(out: str, application: "Future[str]") -> "Callable[[DataFrame, i
     `application` is the name of the query, by which the table knows whose batches they are.
     """
     from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+    from deltalake.exceptions import CommitFailedError
 
     def append(batch: "DataFrame", number: int) -> None:
         query = application.result()
-        table = DeltaTable(out) if DeltaTable.is_deltatable(out) else None
-        last = None if table is None else table.transaction_version(query)
+        if not DeltaTable.is_deltatable(out):
+            schema = batch.limit(0).toArrow().schema
+            DeltaTable.create(out, schema, mode="ignore", partition_by=list(PARTITIONED_BY))
+        # The rows go on top of what is looked at here: if another attempt at this batch is done
+        # first, ours is refused. That is why there must be a table, empty as it may be.
+        table = DeltaTable(out)
+        last = table.transaction_version(query)
         if last is not None and last >= number:
             return
         rows = batch.toArrow()
         if rows.num_rows:
-            write_deltalake(
-                table or out,
-                rows,
-                mode="append",
-                partition_by=list(PARTITIONED_BY),
-                commit_properties=CommitProperties(
-                    app_transactions=[Transaction(app_id=query, version=number)]
-                ),
-            )
+            transaction = Transaction(app_id=query, version=number)
+            properties = CommitProperties(app_transactions=[transaction])
+            write_deltalake(table, rows, mode="append", commit_properties=properties)
 
-    return append
+    def append_alone(batch: "DataFrame", number: int) -> None:
+        try:
+            append(batch, number)
+        except CommitFailedError as error:
+            raise LocalError(
+                f"{out}: somebody else wrote there during batch {number} ({error}): see that this "
+                "job runs once, and start it again"
+            ) from error
+
+    return append_alone

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
 
+from anabranch.core.errors import LocalError
 from anabranch.spark.tables import distribution_by_size, penalty_by_size
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ BLUE = "#1f5f8b"
 def figure_7(records: DataFrame) -> "Figure":
     """Draw the distribution of the delay for each number of nodes."""
     rows = [row.asDict() for row in distribution_by_size(records).collect()]
+    if not rows:
+        raise LocalError("nothing was delivered in these traces, and so there is nothing to draw")
     curves: dict[str, list[Row]] = {}
     for row in rows:
         curves.setdefault(f"{row['nodes']} nodes", []).append(row)
@@ -30,7 +33,12 @@ def figure_7(records: DataFrame) -> "Figure":
 
 def figure_9(records: DataFrame) -> "Figure":
     """Draw the relative delay penalty over the number of nodes, with the range of the repeats."""
-    rows = [row.asDict() for row in penalty_by_size(records).collect()]
+    rows = [row.asDict() for row in penalty_by_size(records).where("rdp IS NOT NULL").collect()]
+    if not rows:
+        raise LocalError(
+            "these traces do not tell how long the straight way takes (records of kind unicast or "
+            "rtt), and so not the delay penalty: take those that `lab run propagation` leaves"
+        )
     figure, axes = _blank("Relative delay penalty")
     sizes = [row["nodes"] for row in rows]
     least, mean, most = ([row[name] for row in rows] for name in ("rdp_min", "rdp", "rdp_max"))

@@ -7,6 +7,7 @@ Under spark-submit, the master and Spark's settings are those that spark-submit 
 """
 
 import json
+import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -56,12 +57,23 @@ Run = Annotated[
 ]
 
 
-def is_small(traces: Sequence[str] | None) -> bool:
+def is_small(traces: Sequence[str]) -> bool:
     """Tell whether traces are so small that Java had better not compile its code too well."""
     if not traces or any(places.ADDRESS.match(trace) for trace in traces):
         return False
-    files = [file for trace in traces for file in (Path(trace), *Path(trace).rglob("*"))]
-    return sum(file.stat().st_size for file in files if file.is_file()) < SMALL_BYTES
+    size = 0
+    for trace in map(Path, traces):
+        try:
+            files = places.files_in(trace) if trace.is_dir() else [trace] if trace.is_file() else []
+            size += sum(file.stat().st_size for file in files)
+        except OSError as error:
+            raise LocalError(f"{trace} cannot be read ({error.strerror}): name another") from error
+    return size < SMALL_BYTES
+
+
+def names_of(traces: Sequence[str]) -> str:
+    """Name traces for a person, without the folders that they lie in."""
+    return ", ".join(Path(os.path.abspath(trace)).name or trace for trace in traces)
 
 
 @contextmanager
@@ -171,9 +183,11 @@ def telemetry(
     as_json: AsJson = False,
 ) -> None:
     """Make tables of traces, or of the telemetry that nodes publish."""
-    _check_input(traces, stream)
-    if continuous and stream is None:
-        raise LocalError("--continuous needs a stream: name it with --stream")
+    traces = _check_input(traces, stream)
+    if continuous:
+        _check_continuous(stream, run, available_now, trigger)
+    elif available_now or trigger is not None:
+        raise LocalError("--available-now and --trigger need --continuous: add it")
     if not out:
         raise LocalError("name a folder for the tables: --out DIR")
     place = places.place_of(out)
@@ -186,10 +200,21 @@ def telemetry(
             from anabranch.spark.tables import shared
             from anabranch.spark.telemetry import write_tables
 
-            with staged(spark, traces or (), options, run, steps) as records, shared(records):
+            with staged(spark, traces, options, run, steps) as records, shared(records):
                 write_tables(records, place, steps)
     if not as_json:
         typer.echo(place)
+
+
+def _check_continuous(
+    stream: str | None, run: str | None, available_now: bool, trigger: str | None
+) -> None:
+    if stream is None:
+        raise LocalError("--continuous needs a stream: name it with --stream")
+    if run is not None:
+        raise LocalError("with --continuous a run is named by the stream: leave --run out")
+    if available_now and trigger is not None:
+        raise LocalError("--available-now and --trigger: leave one of them out")
 
 
 def _follow_telemetry(
@@ -229,25 +254,26 @@ def report(
 
     A folder that `pipeline telemetry` has written is read as it is.
     """
-    _check_input(traces, stream)
-    places.make_folder(places.place_of(str(out.parent)))
+    traces = _check_input(traces, stream)
+    places.check_file(out)
     options = telemetry_options(stream, profile, network, key) if stream else {}
-    names = ", ".join(Path(trace).name for trace in traces or ())
-    made = names or f"The telemetry in {options['subscribe']}"
+    made = names_of(traces) if traces else f"The telemetry in {options['subscribe']}"
     with opened("report", master, is_small(traces)) as spark, Steps(as_json) as steps:
         from anabranch.spark import telemetry as pipeline
         from anabranch.spark.report import gather, page_of
         from anabranch.spark.tables import shared
 
-        if traces and len(traces) == 1 and pipeline.holds_tables(traces[0]):
+        if len(traces) == 1 and pipeline.holds_tables(traces[0]):
+            if run is not None:
+                raise LocalError(f"{made} holds tables, whose runs are named: leave --run out")
             tables = gather(pipeline.read_tables(spark, traces[0]), steps)
         else:
-            with staged(spark, traces or (), options, run, steps) as records, shared(records):
+            with staged(spark, traces, options, run, steps) as records, shared(records):
                 made_of = {name: table(records) for name, table in pipeline.TABLES.items()}
                 tables = gather(made_of, steps)
     if not tables["runs"].rows:
         raise LocalError(f"{made}: there are no records, and so nothing to report")
-    out.write_text(page_of(tables, title, made))
+    places.write_file(out, page_of(tables, title, made))
     say = {"report": str(out), "records": sum(row["records"] for row in tables["runs"].rows)}
     typer.echo(json.dumps(say) if as_json else str(out))
 
@@ -262,6 +288,7 @@ def paper(
 ) -> None:
     """Print Tables 2 and 3 of paper 000, and draw its Figures 7 and 9, of traces alone."""
     places.make_folder(places.place_of(str(out)))
+    traces = [places.place_of(trace) for trace in traces]
     with opened("paper", master, is_small(traces)) as spark, Steps(as_json) as steps:
         from anabranch.spark.figures import FIGURES
         from anabranch.spark.tables import PAPER, shared
@@ -272,6 +299,9 @@ def paper(
             for index, (name, table) in enumerate(PAPER.items()):
                 steps(name, index / len(PAPER) / 2)
                 rows[name] = [row.asDict() for row in table(records).collect()]
+            if not any(rows.values()):
+                made = names_of(traces)
+                raise LocalError(f"{made}: nothing was delivered, and so there is nothing to draw")
             for index, (name, draw) in enumerate(FIGURES.items()):
                 steps(name, 0.5 + index / len(FIGURES) / 2)
                 draw(records).savefig(out / f"{name}.png")
@@ -280,9 +310,10 @@ def paper(
     typer.echo(f"wrote {', '.join(f'{name}.png' for name in FIGURES)} to {out}", err=True)
 
 
-def _check_input(traces: Sequence[str] | None, stream: str | None) -> None:
+def _check_input(traces: Sequence[str] | None, stream: str | None) -> list[str]:
     if bool(traces) == (stream is not None):
         raise LocalError("name traces (files or folders), or a stream with --stream")
+    return [places.place_of(trace) for trace in traces or ()]
 
 
 def telemetry_options(

@@ -4,9 +4,10 @@ A checkpoint belongs to one job. Spark would take another's for its own, and ski
 without a word; so each checkpoint has a note of whose it is, and so has each table.
 """
 
+import os
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from anabranch.core.errors import LocalError
 NOTE = "anabranch-job.json"  # in the folder of a checkpoint
 # What shows that a folder holds a table that some streaming query has written.
 LOGS = {"parquet": "_spark_metadata", "delta": "_delta_log"}
+HIDDEN = (".", "_")  # how the names begin of what readers of tables do not look at
 ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
 
@@ -61,8 +63,53 @@ def exists(place: str) -> bool:
     return bool(filesystem.get_file_info(path).type.name != "NotFound")
 
 
-def claim(checkpoint: str, job: Job, tables: Sequence[str]) -> None:
-    """Note whose checkpoint it is, or see that it is this job's, which writes these tables."""
+def files_in(folder: Path, above: tuple[str, ...] = ()) -> Iterator[Path]:
+    """Yield the files that Spark sees in a folder here; say why if they cannot be told."""
+    real = os.path.realpath(folder)
+    if real in above:
+        raise LocalError(f"{folder} leads back to {real}, again and again: remove this link")
+    try:
+        for path in folder.iterdir():
+            if path.name.startswith(HIDDEN):
+                continue
+            if path.is_dir():
+                yield from files_in(path, (*above, real))
+            elif path.is_file():
+                yield path
+    except OSError as error:
+        raise LocalError(f"{folder} cannot be read ({error.strerror}): name another") from error
+
+
+def check_file(path: Path) -> None:
+    """See before a job that its page can be written, and make the folder for it."""
+    if path.exists() and not path.is_file():
+        raise LocalError(f"{path} is no file: name one with --out, such as {path / 'report.html'}")
+    make_folder(place_of(str(path.parent)))
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a file whole or not at all: one that was there before is there until then."""
+    path = Path(os.path.realpath(path))
+    unfinished = path.with_name(f".{os.getpid()}-{path.name}")
+    try:
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(path)
+    except OSError as error:
+        raise LocalError(
+            f"{path} cannot be written ({error.strerror}): name another with --out"
+        ) from error
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+# --- Whose checkpoint it is -----------------------------------------------------------------
+
+
+def claim(checkpoint: str, job: Job, tables: Mapping[str, str]) -> None:
+    """Note whose checkpoint it is, or see that it is this job's.
+
+    `tables` are those that it writes, with the checkpoint of the query that does.
+    """
     note = inside(checkpoint, NOTE)
     if not exists(note):
         if exists(inside(checkpoint, "metadata")):
@@ -85,6 +132,8 @@ def claim(checkpoint: str, job: Job, tables: Sequence[str]) -> None:
             f"{checkpoint} is the checkpoint of another job ({_differences(before, job)}): "
             "name another with --checkpoint"
         )
+    for table, query in tables.items():
+        _check_kept(table, LOGS[job.format], query)
 
 
 def _differences(before: Job, now: Job) -> str:
@@ -103,6 +152,36 @@ def _check_table(table: str, checkpoint: str) -> None:
             f"{table} holds a table already, and {checkpoint} knows nothing of it: name its own "
             "checkpoint with --checkpoint, or another folder with --out"
         )
+    for entry in _entries(table):
+        place = inside(table, entry.base_name)
+        if entry.base_name.startswith(HIDDEN) or f"{checkpoint}/".startswith(f"{place}/"):
+            continue
+        if entry.is_file or _entries(place):
+            raise LocalError(
+                f"{place} is not of this job, and readers of the table would not see it any more: "
+                "name another folder with --out"
+            )
+
+
+def _check_kept(table: str, log: str, query: str) -> None:
+    """What is committed is never written again, and so must be in the table."""
+    committed = any(entry.base_name.isdecimal() for entry in _entries(inside(query, "commits")))
+    if committed and not exists(inside(table, log)):
+        raise LocalError(
+            f"the table in {table} is gone, and {query} says that rows are in it: restore the "
+            "table, or remove that checkpoint too, to begin anew"
+        )
+
+
+def _entries(folder: str) -> list[Any]:
+    """Return what lies in a folder; nothing, if there is none."""
+    from pyarrow import fs
+
+    filesystem, path = _find(folder)
+    try:
+        return list(filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True)))
+    except OSError as error:
+        raise LocalError(f"{folder} cannot be read ({error}): name another") from error
 
 
 def _find(place: str) -> tuple[Any, str]:

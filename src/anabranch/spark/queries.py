@@ -25,6 +25,7 @@ class Batch(msgspec.Struct, frozen=True):
     seconds: float
     rows_per_s: float
     offsets: Any  # where each stream part stands now
+    late: int = 0  # rows, or sums of some, that came after their window was finished
 
 
 Tell = Callable[[Batch], None]
@@ -38,16 +39,18 @@ def trigger_of(available_now: bool, every: str | None) -> dict[str, Any]:
 def follow(queries: "Sequence[StreamingQuery]", tell: Tell, ended: threading.Event) -> None:
     """Tell of every batch until the queries end; stop them when `ended` is set, or one fails."""
     told = dict.fromkeys((query.id for query in queries), -1)
+    errors: list[BaseException] = []
     try:
         while any(query.isActive for query in queries) and not ended.wait(LOOK_EVERY_S):
             _tell_new(queries, told, tell)
             if any(query.exception() is not None for query in queries):
                 break
     finally:
-        _stop(queries)
+        errors += _stop(queries)
         _tell_new(queries, told, tell)
-    for query in queries:
-        if (error := query.exception()) is not None and not ended.is_set():
+    for error in errors:
+        # Ctrl-C reaches Spark's Python workers as well, in the midst of what they do.
+        if not (ended.is_set() and KeyboardInterrupt.__name__ in str(error)):
             raise error
 
 
@@ -69,13 +72,21 @@ def _batch_of(progress: Any) -> Batch:
         seconds,
         round(progress.numInputRows / max(seconds, 0.001), 1),
         json.loads(progress.sources[0].endOffset),
+        sum(state.numRowsDroppedByWatermark for state in progress.stateOperators),
     )
 
 
-def _stop(queries: "Sequence[StreamingQuery]") -> None:
-    """Stop queries between two batches if they get there soon; a batch cut off is done again."""
+def _stop(queries: "Sequence[StreamingQuery]") -> list[BaseException]:
+    """Stop queries between two batches if they get there soon; a batch cut off is done again.
+
+    Returned is why those failed that had failed before: what a batch says that is cut off is not.
+    """
     until = time.monotonic() + FINISH_S
+    errors: list[BaseException] = []
     for query in queries:
         while query.isActive and query.status["isTriggerActive"] and time.monotonic() < until:
             time.sleep(LOOK_EVERY_S / 4)
+        if (error := query.exception()) is not None:
+            errors.append(error)
         query.stop()
+    return errors

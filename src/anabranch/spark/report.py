@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # it is slow to import, and optional
     from pyspark.sql import DataFrame
 
 MAX_ROWS = 20_000  # of a table that are looked at; of most there are far fewer
+MAX_WINDOWS = 1_000  # that are drawn of what happened over time; a chart has fewer places across
 CURVE_STEP = 5  # of the 1001 points of a distribution, every so manieth is drawn
 
 # What comes first in each table, and so is shown if not all is.
@@ -28,7 +29,6 @@ ORDER = {
     "load": "-sent_bytes",
     "links": "-bytes",
     "slow_nodes": "-slow -late_ms",
-    "delay_windows": "start",
     "notices": "-times",
 }
 
@@ -39,9 +39,11 @@ def gather(
     """Bring what the page shows from Spark: the first rows of each table, and their number."""
     gathered: dict[str, Table] = {}
     for index, (name, order) in enumerate(ORDER.items()):
-        progress(name, index / (len(ORDER) + 1))
+        progress(name, index / (len(ORDER) + 2))
         gathered[name] = _first_rows(frames[name], order)
-    progress("distribution", len(ORDER) / (len(ORDER) + 1))
+    progress("over time", len(ORDER) / (len(ORDER) + 2))
+    gathered["delay_windows"] = drawn_windows(frames["delay_windows"], gathered["runs"].rows)
+    progress("distribution", (len(ORDER) + 1) / (len(ORDER) + 2))
     gathered["distribution"] = _curves(frames["distribution"], gathered["delays"].rows)
     return gathered
 
@@ -56,6 +58,32 @@ def _first_rows(frame: "DataFrame", order: str) -> Table:
         return Table(rows, len(rows) if len(rows) < MAX_ROWS else frame.count())
     finally:
         frame.unpersist()
+
+
+def drawn_windows(frame: "DataFrame", runs: list[Row]) -> Table:
+    """Take the windows of the largest run, all parts together: `place` counts them from the first.
+
+    Where there are more than can be drawn, several become one, `width_s` wide.
+    """
+    from pyspark.sql import functions as sf
+
+    from anabranch.spark.tables.windows import WINDOW_S
+
+    chosen = frame.where(sf.col("run") == sf.lit(runs[0]["run"] if runs else None))
+    start = sf.col("start").cast("double")
+    ends = chosen.agg(sf.min(start).alias("first"), sf.max(start).alias("last")).first()
+    if ends is None or ends["first"] is None:
+        return Table([], 0)
+    windows = (ends["last"] - ends["first"]) // WINDOW_S + 1
+    width_s = WINDOW_S * -(-windows // MAX_WINDOWS)  # rounded up
+    place = sf.floor((start - ends["first"]) / width_s).cast("int")
+    drawn = chosen.groupBy(place.alias("place")).agg(
+        sf.sum("messages").alias("messages"),
+        sf.max("p99_ms").alias("p99_ms"),
+        sf.lit(width_s).alias("width_s"),
+    )
+    rows = drawn.orderBy("place").toArrow().to_pylist()
+    return Table(rows, len(rows))
 
 
 def _curves(frame: "DataFrame", delays: list[Row]) -> Table:

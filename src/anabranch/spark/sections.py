@@ -1,20 +1,16 @@
 """What a report says, subject by subject: a sentence, a chart where one helps, and a table."""
 
 from collections.abc import Callable, Mapping
-from datetime import timedelta
 from html import escape
-from typing import Any
 
-from anabranch.spark.charts import MAX_SERIES, Series, bar_chart, line_chart
+from anabranch.spark.charts import MAX_SERIES, Series, bar_chart, line_chart, show
 from anabranch.spark.page import Row, Section, Table, plain_name, size_of, table_html
-
-WINDOW_S = 10.0  # of the tables over time
-MAX_WINDOWS = 8_640  # that are drawn: a day
 
 CAUSES = {
     "refused": "the node had it, and would not or could not deliver it",
     "not-sent": "a neighbour dropped the copy that was for it",
     "stopped": "the node ended within 10 seconds",
+    "silent": "nothing was heard of the node from then on, though others went on",
     "unsubscribed": "it left within 10 seconds",
     "joining": "it had subscribed less than 5 seconds before",
     "publisher-stopped": "the node that published ended within 10 seconds",
@@ -67,26 +63,23 @@ def delays(tables: Tables) -> Section:
 
 
 def over_time(tables: Tables) -> Section:
-    runs = {row["run"] for row in tables["runs"].rows[:1]}  # of several, the largest
-    windows: dict[Any, list[Row]] = {}
-    for row in tables["delay_windows"].rows:
-        if row["run"] in runs:
-            windows.setdefault(row["start"], []).append(row)
+    windows = {row["place"]: row for row in tables["delay_windows"].rows}
     rate: list[tuple[float, float | None]] = []
     slow: list[tuple[float, float | None]] = []
-    at, end = min(windows, default=None), max(windows, default=None)
-    while at is not None and at <= end and len(rate) < MAX_WINDOWS:
-        seconds, found = len(rate) * WINDOW_S, windows.get(at, [])
-        rate.append((seconds, sum(row["messages"] for row in found) / WINDOW_S))
-        slow.append((seconds, max((row["p99_ms"] for row in found), default=None)))
-        at += timedelta(seconds=WINDOW_S)
+    width_s = next((row["width_s"] for row in windows.values()), 0.0)
+    told = f" of {show(width_s)} seconds" if windows else ""
+    for place in range(max(windows, default=-1) + 1):
+        row = windows.get(place, {"messages": 0, "p99_ms": None})
+        rate.append((place * width_s, row["messages"] / width_s))
+        slow.append((place * width_s, row["p99_ms"]))
     body = line_chart([Series("deliveries a second", rate)], "seconds", "deliveries a second")
     body += line_chart([Series("p99", slow)], "seconds", "99th percentile of the delay (ms)")
     return Section(
         "time",
         "Over time",
-        "What was delivered each second, and how late the slowest hundredth of it was, in windows "
-        "of 10 seconds" + (" of the largest run." if _several(tables) else "."),
+        "What was delivered each second, and how late the slowest hundredth of it was, in windows"
+        f"{told}{' of the largest run' if _several(tables) else ''}; what readers of the history "
+        "were handed is included, as old as it was.",
         body,
     )
 

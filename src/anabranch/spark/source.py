@@ -41,6 +41,7 @@ from pyspark.sql.types import (
 
 from anabranch.core.errors import LocalError
 from anabranch.live.errors import HistoryLost
+from anabranch.spark.ddl import parse_ddl
 from anabranch.spark.filters import Chosen
 from anabranch.spark.logs import Logs
 from anabranch.spark.offsets import (
@@ -85,20 +86,13 @@ class AnabranchSource(DataSource):
         """Return what stands in `format(...)`."""
         return "anabranch"
 
-    def schema(self) -> StructType | str:
+    def schema(self) -> StructType:
         """Return the columns; a valueSchema makes a struct of `value`."""
         text = parse_options(self.options).value_schema
         if text is None:
             return _columns(BinaryType())
-        if text.lstrip().startswith("{"):
-            return _columns(_parse_struct(text))
-        # Only Spark itself can read its DDL, and does so with what is returned here.
-        fields = [
-            f"`{field.name}` {field.dataType.simpleString()} NOT NULL"
-            for field in _columns(BinaryType())
-            if not field.nullable
-        ]
-        return ", ".join([*fields[:-1], "`key` binary", f"`value` struct<{text}>"])
+        is_json = text.lstrip().startswith("{")
+        return _columns(_parse_struct(text) if is_json else parse_ddl(text))
 
     def reader(self, schema: StructType) -> "BatchReader":
         """Read once."""

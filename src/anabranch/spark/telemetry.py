@@ -84,7 +84,13 @@ def check_continuous(stream: str, out: str) -> None:
     """Refuse what cannot be done before Spark is started for it; the checkpoint is ours after."""
     make_folder(out)
     job = Job("telemetry", (stream,), out, "parquet")
-    claim(inside(out, CHECKPOINT), job, [inside(out, RECORDS)])
+    tables = {place: inside(out, CHECKPOINT, name) for name, place in live_places(out).items()}
+    claim(inside(out, CHECKPOINT), job, tables)
+
+
+def live_places(out: str) -> dict[str, str]:
+    """Return where the queries of a continuous job write, by their names."""
+    return {RECORDS: inside(out, RECORDS)} | {name: inside(out, LIVE, name) for name in WINDOWS}
 
 
 def start_continuous(
@@ -96,14 +102,14 @@ def start_continuous(
 ) -> "list[StreamingQuery]":
     """Begin to write the records of a telemetry stream, and the windows as they are finished."""
     when = trigger_of(available_now, trigger or CONTINUOUS_TRIGGER)
+    places = live_places(out)
     frames = {RECORDS: lambda records: records, **WINDOWS}
     started = []
     for name, table in frames.items():
         messages = spark.readStream.format("anabranch").options(**options).load()
-        place = inside(out, RECORDS) if name == RECORDS else inside(out, LIVE, name)
         writer = table(records_of(messages)).writeStream.queryName(name).trigger(**when)
         writer = writer.option("checkpointLocation", inside(out, CHECKPOINT, name))
-        started.append(writer.format("parquet").option("compression", "zstd").start(place))
+        started.append(writer.format("parquet").option("compression", "zstd").start(places[name]))
     return started
 
 

@@ -70,7 +70,7 @@ class Teller:
     """Tells of batches: as JSON to a program, on a line that is written over to a person."""
 
     def __init__(self, as_json: bool) -> None:
-        self.rows = self.batches = 0
+        self.rows = self.batches = self.late = 0
         self._as_json = as_json
         console = Console(stderr=True)
         shown = console.is_terminal and not as_json
@@ -84,10 +84,16 @@ class Teller:
     def __exit__(self, *_: object) -> None:
         if self._status is not None:
             self._status.stop()
+        if self.late and not self._as_json:
+            typer.echo(
+                f"{self.late:,} rows or more came too late for their windows, which were finished",
+                err=True,
+            )
 
     def __call__(self, batch: Batch) -> None:
         self.rows += batch.rows
         self.batches += 1
+        self.late += batch.late
         if self._as_json:
             print(json.dumps(msgspec.to_builtins(batch)), flush=True)
         elif self._status is not None:

@@ -6,8 +6,12 @@ null. The functions of `tables` start from it.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import takewhile
+from math import inf
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import unquote
 
 import msgspec
@@ -46,6 +50,20 @@ SCHEMA = StructType([StructField("run", StringType()), *FIELDS])
 FORMS = {".jsonl": "json", ".parquet": "parquet"}
 UNREADABLE = "unreadable"  # the kind of a row that stands for a line that is no record
 SHOWN_CHARACTERS = 200  # of such a line
+NO_CHARACTER = "\ufffd"  # what stands for bytes that are no UTF-8
+
+# What no record of ours exceeds, and no table has to cope with; not a number is above them all.
+MAX_AT_S = 4e9  # the year 2096
+MAX_DELAY_MS = 1000 * MAX_AT_S
+BOUNDS: dict[str, tuple[float, float]] = {
+    "at": (0.0, MAX_AT_S),
+    "delay_ms": (-MAX_DELAY_MS, MAX_DELAY_MS),  # clocks differ
+    "rtt_ms": (0.0, MAX_DELAY_MS),
+    **dict.fromkeys(("number", "count", "size_bytes", "hops", "counter"), (0.0, inf)),
+}
+# Records are older than the message that they come in, unless a clock was set back meanwhile. One
+# from the future would make all windows of a stream close before their time.
+MAX_AHEAD_S = 10.0
 
 UNFINISHED = re.compile(r"(\S+) is not a Parquet file")
 SPARK_FILE = r"^part-\d{5}-"
@@ -59,17 +77,19 @@ def read_traces(
 ) -> DataFrame:
     """Read trace files (.jsonl or .parquet) and folders of them as one table of records.
 
-    A run is named by its file, or, in a table that Spark wrote, by its folder; `run` is one name
-    for all, for the traces of the nodes of one network. A line that is no record raises
+    A run is named by its file, or, in a table that Spark wrote, by its folder; if two have the
+    same name, all are named by their paths below the folder that holds them all. `run` is one
+    name for all, for the traces of the nodes of one network. A line that is no record raises
     LocalError; unless `check`, Spark raises it in the first action, which spares one reading.
     """
     if not paths:
         raise LocalError("no trace was named: give a .jsonl or .parquet file, or a folder")
     found: dict[str, list[str]] = {}
-    for path in map(str, paths):
+    for path in dict.fromkeys(map(str, paths)):
         for suffix in _forms_of(path):
             found.setdefault(suffix, []).append(path)
-    tables = [_read(spark, suffix, names, check) for suffix, names in sorted(found.items())]
+    naming = Naming() if run is not None else _naming(spark, found)
+    tables = [_read(spark, suffix, of, naming, check) for suffix, of in sorted(found.items())]
     records = tables[0]
     for table in tables[1:]:
         records = records.unionByName(table)
@@ -82,21 +102,26 @@ def records_of(messages: DataFrame, run: str | None = None) -> DataFrame:
     `messages` are rows of the source, streaming or not. A run is named by its stream. The lines
     are somebody else's: one that is no record becomes a row of kind `unreadable`.
     """
+    text = sf.col("value").cast("string")
     lines = messages.select(
         (sf.col("stream") if run is None else sf.lit(run)).alias("_stream"),
         sf.col("publisher").alias("_publisher"),
         sf.col("timestamp").cast("double").alias("_sent_at"),
-        sf.explode(sf.split(sf.decode("value", "UTF-8"), "\n")).alias("_line"),
+        sf.is_valid_utf8(text).alias("_is_text"),
+        sf.explode(sf.split(sf.make_valid_utf8(text), "\n")).alias("_line"),
     ).where(sf.col("_line") != "")
+    is_text = sf.col("_is_text") | ~sf.contains("_line", sf.lit(NO_CHARACTER))
+    is_past = sf.col("at") <= sf.col("_sent_at") + MAX_AHEAD_S
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     read = lines.withColumn("_record", sf.from_json("_line", _WITH_CORRUPT, options))
     wide = read.select(
         "_stream",
         "_publisher",
         "_sent_at",
+        "_is_text",
         "_line",
         *(f"_record.{n}" for n in [*COLUMNS, _CORRUPT]),
-    ).withColumn("_whole", _is_whole())
+    ).withColumn("_whole", _is_whole() & is_past & is_text)
     stands_for_line = {
         "kind": sf.lit(UNREADABLE),
         "at": sf.col("_sent_at"),
@@ -122,6 +147,13 @@ def of_kind(records: DataFrame, kind: str) -> DataFrame:
 
 
 # --- Files ----------------------------------------------------------------------------------
+
+
+class Naming(NamedTuple):
+    """How runs are named: by the last of their path, or by all that comes after `below`."""
+
+    below: str | None = None
+    keeps_suffix: bool = False  # the trace of one run lies beside that of another, in another form
 
 
 def _forms_of(path: str) -> Sequence[str]:
@@ -153,16 +185,30 @@ def _visible(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def _read(spark: SparkSession, suffix: str, paths: list[str], check: bool) -> DataFrame:
+def _reader(spark: SparkSession, suffix: str) -> DataFrameReader:
     reader = spark.read.option("recursiveFileLookup", True)
-    reader = reader.option("pathGlobFilter", f"*{suffix}")
-    try:
+    return reader.option("pathGlobFilter", f"*{suffix}")
+
+
+def _read(
+    spark: SparkSession, suffix: str, paths: list[str], naming: Naming, check: bool
+) -> DataFrame:
+    reader, run = _reader(spark, suffix), _run_of_file(suffix, naming)
+    with _explained(paths):
         if suffix == ".jsonl":
-            return _read_lines(reader.option("columnNameOfCorruptRecord", _CORRUPT), paths, check)
+            reader = reader.option("columnNameOfCorruptRecord", _CORRUPT)
+            return _read_lines(reader, paths, run, check)
         _check_columns(reader.parquet(*paths).schema, paths)
         rows = reader.schema(SCHEMA).parquet(*paths)
-        _check_kinds(rows)
-        return rows.withColumn("run", sf.coalesce("run", _run_of_file(suffix)))
+        _check_rows(rows)
+        return rows.withColumn("run", sf.coalesce("run", run))
+
+
+@contextmanager
+def _explained(paths: list[str]) -> Iterator[None]:
+    """Say in one sentence why traces cannot be read."""
+    try:
+        yield
     except PySparkException as error:
         raise LocalError(f"{', '.join(paths)}: {explain(error)}") from error
     except Py4JJavaError as error:
@@ -173,7 +219,7 @@ def _read(spark: SparkSession, suffix: str, paths: list[str], check: bool) -> Da
         ) from error
 
 
-def _read_lines(reader: DataFrameReader, paths: list[str], check: bool) -> DataFrame:
+def _read_lines(reader: DataFrameReader, paths: list[str], run: Column, check: bool) -> DataFrame:
     rows = (
         reader.schema(_WITH_CORRUPT).json(paths).withColumn("_file", sf.col("_metadata.file_path"))
     )
@@ -190,7 +236,7 @@ def _read_lines(reader: DataFrameReader, paths: list[str], check: bool) -> DataF
         (kind if field.name == "kind" else _filled(field.name)).alias(field.name)
         for field in FIELDS
     ]
-    return rows.select(sf.coalesce("run", _run_of_file(".jsonl")).alias("run"), *columns)
+    return rows.select(sf.coalesce("run", run).alias("run"), *columns)
 
 
 def _check_columns(found: StructType, paths: list[str]) -> None:
@@ -207,25 +253,59 @@ def _check_columns(found: StructType, paths: list[str]) -> None:
             )
 
 
-def _check_kinds(rows: DataFrame) -> None:
-    known = sf.coalesce(sf.col("kind").isin(*KINDS, UNREADABLE), sf.lit(False))
-    row = rows.where(~known).select("kind", sf.col("_metadata.file_path").alias("file")).first()
-    if row is not None:
+def _check_rows(rows: DataFrame) -> None:
+    stands_for_line = (sf.col("kind") == UNREADABLE) & _is_bounded()
+    is_good = sf.coalesce(_is_record() | stands_for_line, sf.lit(False))
+    shown = sf.substring(sf.to_json(sf.struct(*COLUMNS)), 1, SHOWN_CHARACTERS).alias("shown")
+    file = sf.col("_metadata.file_path").alias("file")
+    row = rows.where(~is_good).select("kind", file, shown).first()
+    if row is None:
+        return
+    if row["kind"] not in (*KINDS, UNREADABLE):
         raise LocalError(_plain(f"{row['file']}: no record is of kind {row['kind']!r}"))
+    raise LocalError(_plain(f"{row['file']}: this row is no record: {row['shown']}"))
 
 
 def _plain(complaint: str) -> str:
     return unquote(complaint).removeprefix("file:").replace("///", "/", 1)
 
 
-def _run_of_file(suffix: str) -> Column:
+def _naming(spark: SparkSession, found: Mapping[str, list[str]]) -> Naming:
+    """Decide how runs are named: what lies at different places is not one run."""
+    named: dict[str, str] = {}  # the place of every run, and that without the suffix
+    for suffix, paths in found.items():
+        with _explained(paths):
+            files = _reader(spark, suffix).schema(SCHEMA).format(FORMS[suffix]).load(paths)
+            for file in files.inputFiles():
+                folder, _, name = file.rpartition("/")
+                if re.match(SPARK_FILE, name):
+                    named[folder] = folder
+                else:
+                    named[file] = file.removesuffix(suffix)
+    if len({path.rpartition("/")[2] for path in named.values()}) == len(named):
+        return Naming()
+    folders = sorted(path.split("/")[:-1] for path in named)
+    # What the first and the last of them have in common, all between have.
+    both = zip(folders[0], folders[-1], strict=False)
+    shared = [name for name, other in takewhile(lambda pair: pair[0] == pair[1], both)]
+    # Spark writes the beginning of a file's address with one slash here and with three there.
+    below = "/".join([*shared, ""]).removeprefix("file:").replace("///", "/", 1)
+    return Naming(below, len(set(named.values())) < len(named))
+
+
+def _run_of_file(suffix: str, naming: Naming) -> Column:
     """Name a run by its file; the files of a table that Spark wrote are named by their folder.
 
     This is worked out for every row: only what is cheap is done for all of them.
     """
     file, path = sf.col("_metadata.file_name"), sf.col("_metadata.file_path")
-    stem = sf.left(file, sf.length(file) - len(suffix))
-    folder = sf.substring_index(sf.substring_index(path, "/", -2), "/", 1)
+    if naming.below is None:
+        stem = sf.left(file, sf.length(file) - len(suffix))
+        folder = sf.substring_index(sf.substring_index(path, "/", -2), "/", 1)
+    else:
+        below = sf.substr(path, sf.locate(naming.below, path) + len(naming.below))
+        stem = below if naming.keeps_suffix else sf.left(below, sf.length(below) - len(suffix))
+        folder = sf.left(below, sf.length(below) - sf.length(file) - 1)
     name = sf.when(file.startswith("part-") & file.rlike(SPARK_FILE), folder).otherwise(stem)
     decoded = sf.url_decode(sf.replace(name, sf.lit("+"), sf.lit("%2B")))
     return sf.when(sf.contains(name, sf.lit("%")), decoded).otherwise(name)
@@ -235,7 +315,12 @@ def _run_of_file(suffix: str) -> Column:
 
 
 def _is_whole() -> Column:
-    """Tell whether a line was read as a record of a known kind with all that it must have."""
+    """Tell whether a line was read as a record."""
+    return _is_record() & sf.col(_CORRUPT).isNull()
+
+
+def _is_record() -> Column:
+    """Tell whether a row is of a known kind, with all that it must have, and within bounds."""
     whole = sf.lit(False)
     for kind, struct in KINDS.items():
         of_this = sf.col("kind") == kind
@@ -243,7 +328,14 @@ def _is_whole() -> Column:
             if field.required:
                 of_this = of_this & sf.col(field.encode_name).isNotNull()
         whole = whole | of_this
-    return sf.coalesce(whole, sf.lit(False)) & sf.col(_CORRUPT).isNull()
+    return sf.coalesce(whole, sf.lit(False)) & _is_bounded()
+
+
+def _is_bounded() -> Column:
+    bounded = sf.lit(True)
+    for name, (least, most) in BOUNDS.items():
+        bounded = bounded & sf.coalesce(sf.col(name).between(least, most), sf.lit(True))
+    return bounded
 
 
 def _filled(name: str) -> Column:

@@ -16,6 +16,8 @@ TRACE: list[Record] = [
     Delivered(102.03, B, *frame(2), 1, 2, 30.0),
     Delivered(102.04, D, *frame(2), 1, 2, 40.0),  # nobody knows since when D wants it
     Delivered(103.0, C, *frame(0), 1, 1, 60_000.0),  # from the history, older than C's interest
+    Subscribed(200.0, C, PART),  # again
+    Delivered(201.0, C, *frame(3), 1, 1, 50_000.0),  # what it missed meanwhile
 ]
 
 

@@ -72,14 +72,6 @@ def name(record: Published | Delivered) -> tuple[str, str, int]:
     return record.publisher, record.chain, record.number
 
 
-def since(trace: list[Record]) -> dict[tuple[str, str], float]:
-    first: dict[tuple[str, str], float] = {}
-    for record in trace:
-        if isinstance(record, Subscribed):
-            first.setdefault((record.node, record.part), record.at)
-    return first
-
-
 def due(trace: list[Record]) -> dict[str, set[tuple[tuple[str, str, int], str]]]:
     """Who wanted what when it was published, in the order of the trace."""
     wanted: dict[str, set[str]] = defaultdict(set)
@@ -100,9 +92,11 @@ def due(trace: list[Record]) -> dict[str, set[tuple[tuple[str, str, int], str]]]
 
 
 def test_delays_and_hops(records: DataFrame, trace: list[Record]) -> None:
-    began = since(trace)
+    began: dict[tuple[str, str], float] = {}
     arrived: dict[str, list[Delivered]] = defaultdict(list)
     for record in trace:
+        if isinstance(record, Subscribed):
+            began[record.node, record.part] = record.at
         if not isinstance(record, Delivered) or not record.hops:
             continue
         if record.at - record.delay_ms / 1000 >= began[record.node, record.part] - 1:

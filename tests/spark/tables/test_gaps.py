@@ -9,6 +9,7 @@ from anabranch.traces.schema import (
     Linked,
     Published,
     Record,
+    Rtt,
     Stopped,
     Subscribed,
     Unsubscribed,
@@ -32,6 +33,12 @@ TRACE: list[Record] = [
     Dropped(AT + 1, D, *frame(1), "link-full", NODES["not-sent"]),
     Linked(AT + 2, NODES["not-sent"], D, False, "slow"),  # less telling than the drop
     Stopped(AT + 3, NODES["stopped"]),
+    # Whoever is there still can be heard of; the one that is silent was killed.
+    *(Rtt(AT + 20, node, D, 1.0) for c, node in NODES.items() if c not in ("stopped", "silent")),
+    Rtt(AT - 3, NODES["silent"], D, 1.0),
+    # Copies that came from a node say nothing about why another one did not come to it.
+    Dropped(AT + 1, D, *frame(1), "unpermitted", NODES["unknown"]),
+    Dropped(AT + 1, NODES["unknown"], *frame(1), "link-full", D),
     Unsubscribed(AT + 3, NODES["unsubscribed"], PART),
     Linked(AT - 4, NODES["link-lost"], D, False, "timeout"),
     Linked(AT - 6, NODES["unknown"], D, False, "timeout"),  # too long before
@@ -60,16 +67,16 @@ def test_every_gap_has_its_cause(spark: SparkSession) -> None:
         assert row["first_at"] == row["last_at"] == (AT + 20 if cause == "trace-ends" else AT)
     steady = {row["node"] for row in rows_of(missing(records)) if row["steady"]}
     assert NODES.keys() - {c for c, n in NODES.items() if n in steady} == {
-        *("stopped", "unsubscribed", "joining")
+        *("stopped", "silent", "unsubscribed", "joining")
     }
     (row,) = [row for row in rows_of(coverage(records)) if row["part"] == PART]
     assert row == {
         "part": PART,
         "frames": 1,
-        "subscribers": 8,
-        "expected": 8,
+        "subscribers": 9,
+        "expected": 9,
         "delivered": 1,
-        "coverage": 1 / 8,
+        "coverage": 1 / 9,
         "steady_expected": 5,
         "steady_delivered": 1,
         "steady_coverage": 0.2,
@@ -107,3 +114,19 @@ def test_what_a_node_asks_for_after_it_was_published_is_not_due(spark: SparkSess
     records = table_of(spark, trace)
     assert row_of(coverage(records))["expected"] == 1
     assert rows_of(gaps(records)) == []
+
+
+def test_a_node_that_was_killed_did_not_stay(spark: SparkSession) -> None:
+    trace: list[Record] = [Subscribed(0.0, node, PART) for node in (D, "0xkilled")]
+    for number in range(1, 11):
+        at = 10.0 * number
+        trace.append(Published(at, A, *frame(number), 1, 300))
+        trace.append(Published(at + 1, A, *frame(number), 1, 300))  # tried once more
+        trace.append(Delivered(at + 0.5, D, *frame(number), 1, 1, 500.0))
+        if number <= 3:
+            trace.append(Delivered(at + 0.5, "0xkilled", *frame(number), 1, 1, 500.0))
+    records = table_of(spark, trace)
+    row = row_of(coverage(records))
+    assert (row["frames"], row["steady_expected"], row["steady_coverage"]) == (10, 13, 1.0)
+    (gap,) = rows_of(gaps(records))
+    assert (gap["node"], gap["cause"], gap["frames"]) == ("0xkilled", "silent", 1)

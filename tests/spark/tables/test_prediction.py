@@ -1,9 +1,11 @@
 """A line of three nodes: what a tracker would have said, and what was measured."""
 
+import math
+
 import pytest
 from pyspark.sql import SparkSession
 
-from anabranch.spark.tables import prediction
+from anabranch.spark.tables import prediction, table_2, table_3
 from anabranch.traces.schema import Delivered, Published, Record, Rtt, Sent, Topology
 from spark.records import PART, A, B, C, frame, row_of, table_of
 
@@ -45,3 +47,20 @@ def test_the_last_topology_and_the_last_round_trips_count(spark: SparkSession) -
 
 def test_live_nodes_neighbours_are_those_they_send_to(spark: SparkSession) -> None:
     assert row_of(prediction(table_of(spark, SENT))) == pytest.approx(EXPECTED)
+
+
+def test_a_round_trip_below_zero_is_none_and_no_delay_gives_no_percentage(
+    spark: SparkSession,
+) -> None:
+    trace: list[Record] = [
+        Published(10.0, A, *frame(1), 1, 300),
+        Sent(10.0, A, *frame(1), B, 400),
+        Delivered(10.0, B, *frame(1), 1, 1, 0.0),
+        Rtt(9.0, A, B, -20.0),
+        Rtt(9.0, B, A, math.inf),
+    ]
+    records = table_of(spark, trace)
+    row = row_of(prediction(records))
+    assert (row["measured_links"], row["estimated_ms"], row["error_percent"]) == (0, None, None)
+    assert row_of(table_2(records))["difference_percent"] is None
+    assert row_of(table_3(records))["difference_percent"] is None

@@ -1,7 +1,8 @@
 """Windows over time: what falls into which, in batches and on a stream."""
 
 import json
-from datetime import datetime
+import os
+from datetime import UTC, datetime
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -68,3 +69,25 @@ def test_on_a_stream_a_window_comes_once_younger_records_have_come(
     query = writer.trigger(availableNow=True).start()
     assert query.awaitTermination(60)
     assert summary(spark.table("windows"))[0] == FIRST
+
+
+def test_a_fast_clock_does_not_close_the_windows_of_others(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    now = datetime.now(UTC).timestamp()
+    first = [delivered(now - 60, 1.0), delivered(now + 300, 1.0)]
+    # Spark heeds what a batch says of the time in the one after the next.
+    batches = [first, [delivered(now - 5, 1.0)], [delivered(now - 4, 1.0)]]
+    for index, rows in enumerate(batches):
+        path = tmp_path / f"{index}.json"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        os.utime(path, (index, index))
+    reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
+    table = delay_windows(reader.json(str(tmp_path)))
+    writer = table.writeStream.format("memory").queryName("fast").outputMode("append")
+    query = writer.trigger(availableNow=True).start()
+    assert query.awaitTermination(60)
+    late = [
+        s["numRowsDroppedByWatermark"] for p in query.recentProgress for s in p["stateOperators"]
+    ]
+    assert sum(late) == 0

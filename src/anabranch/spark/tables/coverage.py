@@ -7,6 +7,9 @@ from anabranch.spark.tables.frames import arrivals, distinct, published, with_ch
 
 JOINING_S = 5.0  # after it subscribed, a node may still be on its way into the overlay
 ARRIVES_WITHIN_S = 10.0  # whoever leaves sooner after a message was published may miss it
+# A node that was killed cannot tell that it ended. It is taken for gone after its last record if
+# others had something to record for longer than this; what is published then it may still miss.
+SILENT_AFTER_S = ARRIVES_WITHIN_S
 
 MEMBER = ["run", "node", "part"]
 
@@ -43,18 +46,38 @@ def subscriptions(records: DataFrame) -> DataFrame:
     )
 
 
+def _ended_by_silence(subscribed: DataFrame, records: DataFrame) -> DataFrame:
+    """End the subscriptions of nodes that were not heard of any more; add `silent`."""
+    of_run = Window.partitionBy("run")
+    heard = (
+        records.groupBy("run", "node")
+        .agg(sf.max("at").alias("heard_at"))
+        .withColumn("run_until", sf.max("heard_at").over(of_run))
+    )
+    until, gone_at = sf.col("until"), sf.col("heard_at") + SILENT_AFTER_S
+    silent = sf.coalesce(until.isNull() & (sf.col("run_until") > gone_at), sf.lit(False))
+    return (
+        subscribed.join(heard, ["run", "node"], "left")
+        .withColumn("silent", silent)
+        .withColumn("until", sf.when(sf.col("silent"), gone_at).otherwise(until))
+        .drop("heard_at", "run_until")
+    )
+
+
 def expectations(records: DataFrame) -> DataFrame:
     """Return every delivery that was due: a frame, and a node that wanted it when it was published.
 
     Columns: run, part, publisher, chain, number, published_at, source, count, node, since, until,
-    stopped, steady (the node wanted it well before and long after), delivered.
+    stopped, silent (`until` is when the node was last heard of, and a little more), steady (the
+    node wanted it well before and long after), delivered.
     """
+    subscribed = _ended_by_silence(subscriptions(records), records)
     wanted = (sf.col("since") <= sf.col("published_at")) & (
         sf.col("until").isNull() | (sf.col("until") > sf.col("published_at"))
     )
     due = (
         published(records)
-        .join(sf.broadcast(subscriptions(records)), ["run", "part"])
+        .join(sf.broadcast(subscribed), ["run", "part"])
         .where(wanted & (sf.col("node") != sf.col("source")))
     )
     arrived = with_chain_id(arrivals(records)).select("chain_id", "number", "node").distinct()

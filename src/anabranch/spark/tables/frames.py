@@ -40,24 +40,37 @@ def arrivals(records: DataFrame) -> DataFrame:
 def live_arrivals(records: DataFrame) -> DataFrame:
     """Return the arrivals without what readers of the history were handed.
 
-    What was published before its reader first subscribed tells how old it was, not how fast the
+    What was published before its reader last subscribed tells how old it was, not how fast the
     network is.
     """
     began = (
         records.where(sf.col("kind") == "subscribed")
         .groupBy("run", "part", "node")
-        .agg(sf.min("at").alias("began_at"))
+        .agg(sf.min("at").alias("first"), sf.collect_set("at").alias("each"))
     )
+    before = sf.filter("each", lambda began_at: began_at <= sf.col("at"))
+    last = sf.coalesce(sf.array_max(before), sf.col("first"))
+    # Most subscribe once, and to look through lists is slow.
+    began_at = sf.when(sf.size("each") == 1, sf.col("first")).otherwise(last)
     published_at = sf.col("at") - sf.col("delay_ms") / 1000
-    is_live = sf.col("began_at").isNull() | (published_at >= sf.col("began_at") - CLOCKS_DIFFER_S)
+    is_live = sf.col("first").isNull() | (published_at >= began_at - CLOCKS_DIFFER_S)
     joined = arrivals(records).join(sf.broadcast(began), ["run", "part", "node"], "left")
-    return joined.where(is_live).drop("began_at")
+    return joined.where(is_live).drop("first", "each")
 
 
 def published(records: DataFrame) -> DataFrame:
-    """Return the frames that were published, and by which node: `source`."""
-    return records.where(sf.col("kind") == "published").select(
-        *FRAME, sf.col("at").alias("published_at"), sf.col("node").alias("source"), "count"
+    """Return the frames that were published, and by which node: `source`.
+
+    One that was published again, by whoever tried once more, is one frame.
+    """
+    return (
+        records.where(sf.col("kind") == "published")
+        .groupBy(*FRAME)
+        .agg(
+            sf.min("at").alias("published_at"),
+            sf.min_by("node", "at").alias("source"),
+            sf.min_by("count", "at").alias("count"),
+        )
     )
 
 

@@ -6,6 +6,11 @@ from pyspark.sql import functions as sf
 from anabranch.spark.tables.coverage import ARRIVES_WITHIN_S, JOINING_S, expectations
 from anabranch.spark.tables.frames import FRAME, spans
 
+# Why a copy does not leave; the peer of such a record is whom it was for. Otherwise it is whom the
+# copy came from. A link that is down may be the one or the other.
+NEVER_LEFT = ("link-full", "parted", "no-link")
+LINK_DOWN = "link-down"
+
 NOTICED_WITHIN_S = 5.0  # a link may have been dead for so long before its ends notice
 
 # In the order of precedence: what the trace says outright first, what only coincides last.
@@ -13,6 +18,7 @@ CAUSES = (
     "refused",  # the node had the frame and would not or could not deliver it; detail: its reason
     "not-sent",  # a neighbour dropped the copy that was for it; detail: the reason
     "stopped",  # the node ended within 10 s
+    "silent",  # nothing was heard of the node from then on, though others went on
     "unsubscribed",  # it left within 10 s
     "joining",  # it had subscribed less than 5 s before
     "publisher-stopped",  # the publishing node ended within 10 s
@@ -36,6 +42,7 @@ def missing(records: DataFrame) -> DataFrame:
         "refused": sf.col("refused").isNotNull(),
         "not-sent": sf.col("not_sent").isNotNull(),
         "stopped": left & sf.col("stopped"),
+        "silent": left & sf.col("silent"),
         "unsubscribed": left,
         "joining": published_at - sf.col("since") < JOINING_S,
         "publisher-stopped": sf.col("publisher_stopped"),
@@ -73,9 +80,14 @@ def gaps(records: DataFrame) -> DataFrame:
 def _join_drops(lost: DataFrame, records: DataFrame) -> DataFrame:
     """Add what became of copies at the node itself and at those who had one for it."""
     drops = records.where(sf.col("kind") == "dropped")
-    refused = drops.groupBy(*FRAME, "node").agg(sf.min_by("reason", "at").alias("refused"))
+    reason = sf.col("reason")
+    refused = (
+        drops.where(~reason.isin(*NEVER_LEFT))
+        .groupBy(*FRAME, "node")
+        .agg(sf.min_by("reason", "at").alias("refused"))
+    )
     not_sent = (
-        drops.where(sf.col("peer") != "")
+        drops.where((sf.col("peer") != "") & reason.isin(*NEVER_LEFT, LINK_DOWN))
         .groupBy(*FRAME, sf.col("peer").alias("node"))
         .agg(sf.min_by("reason", "at").alias("not_sent"))
     )

@@ -108,7 +108,7 @@ def table_2(records: DataFrame) -> DataFrame:
             "nodes",
             *(_rounded(name) for name in ("mean_ms_min", "mean_ms", "mean_ms_max")),
             sf.round(difference, 3).alias("difference_ms"),
-            sf.round(100 * difference / sf.col("mean_ms_min"), 4).alias("difference_percent"),
+            _percent_of("mean_ms_min", difference).alias("difference_percent"),
         )
         .orderBy("nodes")
     )
@@ -131,13 +131,17 @@ def table_3(records: DataFrame) -> DataFrame:
     return found.select(
         *("nodes", _rounded("estimated_ms"), _rounded("measured_ms")),
         sf.round(difference, 3).alias("difference_ms"),
-        sf.round(100 * difference / sf.col("measured_ms"), 4).alias("difference_percent"),
+        _percent_of("measured_ms", difference).alias("difference_percent"),
         _rounded("mape", 4),
     ).orderBy("nodes")
 
 
 def _sizes(records: DataFrame) -> DataFrame:
     return live_arrivals(records).groupBy("run").agg(distinct("node").alias("nodes"))
+
+
+def _percent_of(whole: str, difference: Column) -> Column:
+    return sf.round(sf.try_divide(100 * difference, sf.col(whole)), 4)
 
 
 def _rounded(name: str, digits: int = 3) -> Column:

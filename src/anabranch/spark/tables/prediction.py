@@ -1,6 +1,7 @@
 """How well delays can be told beforehand: a tracker's estimate beside what was measured."""
 
 import random
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
@@ -42,7 +43,7 @@ def prediction(records: DataFrame) -> DataFrame:
     return (
         estimates.join(measured, PART)
         .withColumn("error_ms", error)
-        .withColumn("error_percent", 100 * sf.col("error_ms") / sf.col("measured_ms"))
+        .withColumn("error_percent", sf.try_divide(100 * sf.col("error_ms"), sf.col("measured_ms")))
     )
 
 
@@ -110,7 +111,7 @@ def _estimate(edges: "pyarrow.Table") -> "pyarrow.Table":
             peer = NodeId(row["peer"].encode())
             neighbours.append(peer)
             for pair, rtt_ms in (((node, peer), row["rtt_ms"]), ((peer, node), row["back_ms"])):
-                if rtt_ms is not None:
+                if rtt_ms is not None and 0 < rtt_ms < inf:  # anything else is no round trip
                     rtts_us[pair] = round(1000 * rtt_ms)
     sources = [node for node in near if node in publish]
     most = max(MAX_SOURCES, MAX_FOLLOWED // max(1, len(near)))
