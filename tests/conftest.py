@@ -21,6 +21,18 @@ settings.register_profile(
 )
 settings.load_profile("ci")
 
+# Tests of Spark want all cores, and to start it costs more than most of them: one process does
+# them all, in one session, while the others do tests that mostly wait for the network.
+SPARK = ("tests/spark/", "tests/scenarios/test_spark")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests of Spark together."""
+    for item in items:
+        if item.nodeid.startswith(SPARK):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
 
 @pytest.fixture(scope="session", autouse=True)
 def own_config() -> Iterator[None]:
