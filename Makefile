@@ -24,7 +24,7 @@ demo: $(STAMP) ## a network of processes, a city's vehicles, and some of it kill
 	.venv/bin/anabranch demo
 
 test: check ## check, then the whole suite
-	$(RUN) -m pytest -n 3 --dist loadgroup --ignore=tests/test_architecture.py
+	$(RUN) -m pytest -n 3 --ignore=tests/test_architecture.py
 
 check: $(STAMP) ## style, types, architecture, and 30 seconds of fuzzing
 	$(RUN) -m ruff check .

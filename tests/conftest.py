@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 # Deadlines and the too_slow check read the wall clock, so a loaded machine could fail them.
 settings.register_profile(
@@ -26,12 +28,17 @@ settings.load_profile("ci")
 SPARK = ("tests/spark/", "tests/scenarios/test_spark")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of Spark together."""
-    for item in items:
-        if item.nodeid.startswith(SPARK):
-            item.add_marker(pytest.mark.xdist_group("spark"))
+class SparkApart(LoadScopeScheduling):
+    """Gives a process all tests of a file at a time, or all tests of Spark."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "spark" if nodeid.startswith(SPARK) else nodeid.partition("::")[0]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SparkApart:
+    """Say which tests belong together; the largest group is begun first."""
+    return SparkApart(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)
