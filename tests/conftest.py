@@ -23,22 +23,39 @@ settings.register_profile(
 )
 settings.load_profile("ci")
 
-# Tests of Spark want all cores, and to start it costs more than most of them: one process does
-# them all, in one session, while the others do tests that mostly wait for the network.
-SPARK = ("tests/spark/", "tests/scenarios/test_spark")
+# Tests of Spark want all cores, and to start it costs more than most of them: one process does all
+# that need one session, and another those that start it themselves; beside them run tests that
+# mostly wait for the network. What takes longest begins first.
+CLUSTERS, SPARK, EXAMPLES = "clusters", "spark", "tests/test_examples.py"
+TURNS = {CLUSTERS: 0, SPARK: 1, EXAMPLES: 2}
+
+
+def group_of(nodeid: str) -> str:
+    """Return which tests belong together: those of a file, or of Spark."""
+    file = nodeid.partition("::")[0]
+    if not file.startswith(("tests/spark/", "tests/scenarios/test_spark")):
+        return file
+    starts_it = file.endswith("_cluster.py") or file.startswith("tests/scenarios/")
+    return CLUSTERS if starts_it else SPARK
 
 
 class SparkApart(LoadScopeScheduling):
-    """Gives a process all tests of a file at a time, or all tests of Spark."""
+    """Gives a process all tests of a group at a time."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "spark" if nodeid.startswith(SPARK) else nodeid.partition("::")[0]
+        return group_of(nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SparkApart:
-    """Say which tests belong together; the largest group is begun first."""
+    """Let processes take groups of tests, in their order."""
+    config.option.loadscopereorder = False
     return SparkApart(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put what takes longest first."""
+    items.sort(key=lambda item: TURNS.get(group_of(item.nodeid), len(TURNS)))
 
 
 @pytest.fixture(scope="session", autouse=True)

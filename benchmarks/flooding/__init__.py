@@ -1,0 +1,1 @@
+"""The systems that flood.py compares, and how it drives them."""
