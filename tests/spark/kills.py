@@ -36,6 +36,7 @@ KEYS = 7
 PER_BATCH = 400  # so that whoever was killed has several batches to catch up
 MAX_BATCHES = 3  # that a driver may begin before it is killed
 PAUSE_S = 0.8  # within which it is killed then
+WORDS = 2_500  # characters
 PATIENCE_S = 120.0
 
 Row = tuple[int, int, int, str, str, str, str]
@@ -156,13 +157,19 @@ class Driver:
     def has_started(self) -> bool:
         """Whether its queries have begun."""
         if self._process.returncode is not None:
-            raise AssertionError(f"the driver has ended: {self._said.read_text()[-3000:]}")
+            raise AssertionError(f"the driver has ended: {self.last_words}")
         return self._said.read_text().startswith("started")
 
     async def end(self) -> None:
         """Wait until it has done all it was to do."""
         code = await asyncio.wait_for(self._process.wait(), PATIENCE_S)
-        assert code == 0, self._said.read_text()[-3000:]
+        assert code == 0, self.last_words
+
+    @property
+    def last_words(self) -> str:
+        """The beginning and the end of what it said: between them lie the stacks of Java."""
+        said = self._said.read_text()
+        return said if len(said) < 2 * WORDS else f"{said[:WORDS]} [...] {said[-WORDS:]}"
 
 
 async def _kill_drivers(

@@ -35,6 +35,13 @@ def test_a_process_has_one_session(spark: SparkSession) -> None:
         open_session(master="local[7]")
 
 
+def test_what_queries_share_can_be_sent_while_another_starts(spark: SparkSession) -> None:
+    """Spark's own finding of the format has a map of Scala's, which fails then."""
+    sources = spark._jsparkSession.sessionState().dataSourceManager()
+    shared = sources.lookupDataSource("anabranch").dataSourceCls().envVars()
+    assert shared.getClass().getName() == "java.util.HashMap"
+
+
 def test_an_error_of_a_worker_is_its_own_sentence(spark: SparkSession) -> None:
     def fail_clearly(batches: object) -> object:
         raise LocalError("there is no tea: boil some")

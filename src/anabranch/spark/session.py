@@ -74,7 +74,22 @@ def open_session(name: str = "anabranch", master: str | None = None, **conf: str
         start_java(settings)
     from pyspark.sql import SparkSession
 
-    return SparkSession.builder.appName(name).config(map=dict(settings)).getOrCreate()
+    session = SparkSession.builder.appName(name).config(map=dict(settings)).getOrCreate()
+    if running is None:
+        register(session)
+    return session
+
+
+def register(session: "SparkSession") -> None:
+    """Make the format known to a session, which finds it by its name as well.
+
+    But of what Spark has found itself all queries share one map of Scala's, which each of them
+    adds to when it starts: another whose tasks are being sent just then fails by that. Of what is
+    registered they share one of Java's, which can be sent while it grows.
+    """
+    from anabranch.spark.source import AnabranchSource
+
+    session.dataSource.register(AnabranchSource)
 
 
 @contextmanager
