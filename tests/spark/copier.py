@@ -16,7 +16,7 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from anabranch.spark.session import SETTINGS, open_session
+from anabranch.spark.session import SETTINGS, open_session, register
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 # Drivers that are killed soon have nothing of code that is compiled well.
@@ -61,17 +61,25 @@ class Orders(msgspec.Struct, frozen=True):
         return Path(self.folder, f"{query}-checkpoint")
 
 
-def start(rows: DataFrame, orders: Orders) -> list[StreamingQuery]:
+def read(spark: SparkSession, orders: Orders) -> DataFrame:
+    """Read the stream, for one query."""
+    register(spark)
+    rows = spark.readStream.format("anabranch").options(**orders.source).load()
+    return rows.selectExpr(*COLUMNS)
+
+
+def start(spark: SparkSession, orders: Orders) -> list[StreamingQuery]:
     """Start the queries."""
-    values = rows.selectExpr("key", "value")
-    writers = {
-        "table": rows.writeStream.format("parquet").option("path", orders.table),
-        "copy": values.writeStream.format("anabranch").options(**orders.sink),
-    }
     found = []
     for name in orders.queries:
+        rows = read(spark, orders)
+        if name == "table":
+            writer = rows.writeStream.format("parquet").option("path", orders.table)
+        else:
+            values = rows.selectExpr("key", "value")
+            writer = values.writeStream.format("anabranch").options(**orders.sink)
         checkpoint = str(orders.checkpoint(name))
-        writer = writers[name].queryName(name).option("checkpointLocation", checkpoint)
+        writer = writer.queryName(name).option("checkpointLocation", checkpoint)
         if orders.to_the_end:
             writer = writer.trigger(availableNow=True)
         found.append(writer.start())
@@ -99,8 +107,7 @@ def main(orders: Orders) -> None:
         **orders.conf,
     }
     spark = open_session("copier", orders.master, **conf)
-    rows = spark.readStream.format("anabranch").options(**orders.source).load()
-    queries = start(rows.selectExpr(*COLUMNS), orders)
+    queries = start(spark, orders)
     print("started", flush=True)
     if not orders.to_the_end:
         spark.streams.awaitAnyTermination()

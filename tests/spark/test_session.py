@@ -17,6 +17,7 @@ from anabranch.spark.session import (
     explained,
     open_session,
     own_session,
+    register,
     settings_of,
 )
 
@@ -35,11 +36,14 @@ def test_a_process_has_one_session(spark: SparkSession) -> None:
         open_session(master="local[7]")
 
 
-def test_what_queries_share_can_be_sent_while_another_starts(spark: SparkSession) -> None:
-    """Spark's own finding of the format has a map of Scala's, which fails then."""
+def test_queries_need_not_share_what_they_add_to_when_they_start(spark: SparkSession) -> None:
     sources = spark._jsparkSession.sessionState().dataSourceManager()
-    shared = sources.lookupDataSource("anabranch").dataSourceCls().envVars()
-    assert shared.getClass().getName() == "java.util.HashMap"
+    maps = []
+    for _ in range(2):
+        register(spark)
+        maps.append(sources.lookupDataSource("anabranch").dataSourceCls().envVars())
+    maps[0]["tea"] = "hot"
+    assert "tea" not in maps[1]
 
 
 def test_an_error_of_a_worker_is_its_own_sentence(spark: SparkSession) -> None:

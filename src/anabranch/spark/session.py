@@ -74,18 +74,15 @@ def open_session(name: str = "anabranch", master: str | None = None, **conf: str
         start_java(settings)
     from pyspark.sql import SparkSession
 
-    session = SparkSession.builder.appName(name).config(map=dict(settings)).getOrCreate()
-    if running is None:
-        register(session)
-    return session
+    return SparkSession.builder.appName(name).config(map=dict(settings)).getOrCreate()
 
 
 def register(session: "SparkSession") -> None:
-    """Make the format known to a session, which finds it by its name as well.
+    """Make the format known to a session, anew: call it before the `load` of each of its queries.
 
-    But of what Spark has found itself all queries share one map of Scala's, which each of them
-    adds to when it starts: another whose tasks are being sent just then fails by that. Of what is
-    registered they share one of Java's, which can be sent while it grows.
+    A session finds the format by its name as well. But then all queries share one map of settings,
+    which each of them adds to when it starts, and another whose tasks are being sent just then
+    fails by that. What is loaded after this call has a map of its own.
     """
     from anabranch.spark.source import AnabranchSource
 

@@ -10,6 +10,7 @@ from anabranch.core.errors import LocalError
 from anabranch.spark import tables
 from anabranch.spark.places import ADDRESS, Job, claim, inside, make_folder
 from anabranch.spark.queries import trigger_of
+from anabranch.spark.session import register
 from anabranch.spark.tables.notices import notices
 from anabranch.spark.tables.windows import delay_windows, load_windows
 from anabranch.spark.traces import SCHEMA, read_traces, records_of
@@ -106,6 +107,7 @@ def start_continuous(
     frames = {RECORDS: lambda records: records, **WINDOWS}
     started = []
     for name, table in frames.items():
+        register(spark)  # so that none of them fails while the next one starts
         messages = spark.readStream.format("anabranch").options(**options).load()
         writer = table(records_of(messages)).writeStream.queryName(name).trigger(**when)
         writer = writer.option("checkpointLocation", inside(out, CHECKPOINT, name))
