@@ -10,21 +10,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from flooding.harness import LOOK_S, MEMBERS, PATIENCE_S
+from flooding.harness import LOOK_S, MEMBERS, PATIENCE_S, free_ports
 from flooding.meshes import Mailbox
 
 SUBJECT = "flood"
 MAX_PENDING = 1 << 30  # bytes that a client may have waiting: nothing is to be dropped
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports that nobody uses."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 class NatsMember:

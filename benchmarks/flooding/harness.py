@@ -8,6 +8,7 @@ board that all of them see.
 import asyncio
 import multiprocessing
 import os
+import socket
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
@@ -107,6 +108,16 @@ class Measured(msgspec.Struct):
     sent: int
     seconds: float
     cpu_s: float
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports that nobody uses."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    try:
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
 
 
 def cpu_s(pids: Sequence[int]) -> float:

@@ -7,7 +7,6 @@ publisher and checked once by every member. There is no registry, no order, no l
 import asyncio
 import hashlib
 import json
-import socket
 from collections import deque
 from collections.abc import AsyncIterator
 from random import Random
@@ -15,7 +14,7 @@ from typing import cast
 
 from coincurve import PrivateKey, PublicKey
 
-from flooding.harness import MEMBERS, SIZE
+from flooding.harness import MEMBERS, SIZE, free_ports
 
 DEGREE = 4
 SECRET = hashlib.sha256(b"flood").digest()
@@ -138,11 +137,7 @@ class Mesh:
 
     async def start(self) -> str:
         """Choose places and neighbours."""
-        sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(MEMBERS)]
-        ports = [each.getsockname()[1] for each in sockets]
-        for each in sockets:
-            each.close()
-        return json.dumps([ports, regular_graph(Random(7))])
+        return json.dumps([free_ports(MEMBERS), regular_graph(Random(7))])
 
     async def join(self, index: int, where: str) -> MeshMember:
         """Listen, and connect to those who came before."""
