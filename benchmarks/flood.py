@@ -1,4 +1,4 @@
-"""A flood to sixteen nodes: ours beside a broker, a network of others, and the least that it takes.
+"""A flood to sixteen nodes: ours beside brokers, networks of others, and the least that it takes.
 
     python benchmarks/flood.py [--json] [--only NAME] [--processes 1|16]
 
@@ -18,9 +18,12 @@ from functools import partial
 
 import uvloop
 from flooding import brokers, harness
+from flooding.gossipsub import GossipSub
 from flooding.harness import MEMBERS, SIZE, Row, System
 from flooding.meshes import Mesh
+from flooding.mqtt import Mosquitto
 from flooding.ours import Anabranch
+from flooding.streamr import Streamr
 
 from anabranch.core.frames import build, digest, signature
 from anabranch.core.identity import KnownKeys
@@ -37,7 +40,7 @@ def systems() -> list[Callable[[], System]]:
         *(partial(Anabranch, single=True), partial(Anabranch, single=False)),
         *(partial(Mesh, signed=False), partial(Mesh, signed=True)),
     ]
-    for other in (brokers.Nats, brokers.Zenoh):
+    for other in (brokers.Nats, brokers.Zenoh, Mosquitto, GossipSub, Streamr):
         if problem := other.problem():
             print(f"skipped: {other.name}: {problem}", file=sys.stderr)
         else:

@@ -17,6 +17,7 @@ from anabranch.core.ids import (
     stream_part,
 )
 from anabranch.core.machine import (
+    Copies,
     Draft,
     Effect,
     Event,
@@ -198,6 +199,11 @@ def data(sender: NodeId, frame: bytes, overlay: int = Plain.code, route: bytes =
 def head(frame: bytes) -> FrameHead:
     """Read a frame's head."""
     return frames.peek(frame)
+
+
+def copies(sender: NodeId, *made: bytes) -> Copies:
+    """Say that copies of these frames came from `sender`."""
+    return Copies(head(made[0]).part, sender, [frame[: frames.HEAD.size] for frame in made])
 
 
 def of(kind: type[T], effects: list[Effect]) -> list[T]:

@@ -11,7 +11,7 @@ import os
 import socket
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from copy import copy
 from typing import Any, Protocol
 
@@ -73,6 +73,7 @@ class Board:
         self.counts = make(MEMBERS)  # messages that each has received
         self.warm = make(MEMBERS)  # whether it received anything before they counted
         self.pids = make(MEMBERS)  # who is there
+        self.workers = make(MEMBERS)  # processes in which members have others work for them
         self.ended = make(1)
         self._least = 0
         self._moved = None if shared else asyncio.Event()
@@ -145,20 +146,26 @@ async def receive(member: Member, board: Board, index: int, delays: list[list[in
             board.received(index)
 
 
-async def drive(member: Member, board: Board, helpers: list[int]) -> Measured:
-    """Publish: until all receive, then as fast as can be, then at a pace."""
-    rest, sent = bytes(SIZE - 9), 0
+def make(phase: int, left_ns: int | None = None) -> bytes:
+    """Make a message that leaves now, or counts as if it had left at another time."""
+    at_ns = time.perf_counter_ns() if left_ns is None else left_ns
+    return at_ns.to_bytes(8) + bytes([phase]) + bytes(SIZE - 9)
 
-    def make(phase: int) -> bytes:
-        return time.perf_counter_ns().to_bytes(8) + bytes([phase]) + rest
 
+async def warm_up(member: Member, board: Board) -> None:
+    """Publish until all receive: links may stand only at one of their ends as yet."""
     give_up_at = time.perf_counter() + PATIENCE_S
-    while not all(board.warm[1:]):  # links may stand only at one of their ends as yet
+    while not all(board.warm[1:]):
         assert time.perf_counter() < give_up_at, f"not all receive: {list(board.warm)}"
         await member.publish(make(WARM))
         await asyncio.sleep(WARM_S)
     await asyncio.sleep(10 * WARM_S)
-    pids = [*helpers, *board.pids]
+
+
+async def drive(member: Member, board: Board, helpers: list[int]) -> Measured:
+    """Publish: until all receive, then as fast as can be, then at a pace."""
+    await warm_up(member, board)
+    pids, sent = [*helpers, *board.pids, *filter(None, board.workers)], 0
     first, began, before = sent, time.perf_counter(), cpu_s(pids)
     while time.perf_counter() < began + SATURATED_S:
         await board.wait_for(sent - IN_FLIGHT + 1)
@@ -179,9 +186,11 @@ async def drive(member: Member, board: Board, helpers: list[int]) -> Measured:
 # --- All here, or each in a process ---------------------------------------------------------
 
 
-async def run_here(system: System) -> Row:
-    """Run all members in this process."""
-    board, delays = Board(shared=False), [[[], [], []] for _ in range(MEMBERS)]
+@asynccontextmanager
+async def members_here(
+    system: System, board: Board, delays: Sequence[list[list[int]]]
+) -> AsyncIterator[Member]:
+    """Run all members in this process; the first, who publishes, is handed over."""
     where = await system.start()
     try:
         members = [await system.join(index, where) for index in range(MEMBERS)]
@@ -191,7 +200,7 @@ async def run_here(system: System) -> Row:
             for index, member in enumerate(members)
             if index
         ]
-        measured = await drive(members[0], board, system.helpers())
+        yield members[0]
         for reader in readers:
             reader.cancel()
         await asyncio.gather(*readers, return_exceptions=True)
@@ -199,6 +208,13 @@ async def run_here(system: System) -> Row:
             await member.close()
     finally:
         await system.stop()
+
+
+async def run_here(system: System) -> Row:
+    """Run all members in this process."""
+    board, delays = Board(shared=False), [[[], [], []] for _ in range(MEMBERS)]
+    async with members_here(system, board, delays) as publisher:
+        measured = await drive(publisher, board, system.helpers())
     return summary(system, 1, measured, board.counts, delays[1:])
 
 
@@ -235,6 +251,7 @@ async def _be_member(
     member = await system.join(index, where)
     delays: list[list[int]] = [[], [], []]
     reader = asyncio.create_task(receive(member, board, index, delays)) if index else None
+    board.workers[index] = getattr(member, "worker", 0)
     board.pids[index] = os.getpid()
     if reader is None:
         while not all(board.pids):  # noqa: ASYNC110
@@ -269,15 +286,16 @@ def summary(
         "processes": processes,
         "msg_s": round(measured.sent / measured.seconds),
         "cpu_us_per_delivery": round(measured.cpu_s * 1e6 / max(1, len(saturated)), 2),
-        "p50_ms": _percentile(saturated, 0.5),
-        "p99_ms": _percentile(saturated, 0.99),
-        "p50_ms_at_50": _percentile(paced, 0.5),
-        "p99_ms_at_50": _percentile(paced, 0.99),
+        "p50_ms": percentile(saturated, 0.5),
+        "p99_ms": percentile(saturated, 0.99),
+        "p50_ms_at_50": percentile(paced, 0.5),
+        "p99_ms_at_50": percentile(paced, 0.99),
         "complete": round(got / expected, 6),
     }
 
 
-def _percentile(ordered: list[int], share: float) -> float | None:
+def percentile(ordered: Sequence[int], share: float) -> float | None:
+    """Return what a share of the delays does not exceed, in milliseconds."""
     if not ordered:
         return None
     return round(ordered[min(len(ordered) - 1, int(share * len(ordered)))] / 1e6, 3)

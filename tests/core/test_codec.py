@@ -70,7 +70,7 @@ EXAMPLES: list[Control] = [
     Meet(PART, True, 1_500),
     Bye(PART),
     SlowDown(PART, chain_key(ANN, 7), 100),
-    Got(PART, chain_key(ANN, 7), 2**60),
+    Got(PART, chain_key(ANN, 7), (2**60,)),
     Status(PART, 300, (ANN, BEN), (0, 70_000), "ws://localhost:7000"),
     Instruction(PART, 2**40, (Contact(ANN, "ws://localhost:7001"), Contact(BEN)), (CAT,)),
     Leave(PART),
@@ -177,7 +177,7 @@ def test_a_data_packet_falls_apart_into_what_made_it(
     packet = codec.carry_head(overlay, route) + frame
     start = codec.frame_start(packet)
     assert codec.kind(packet) == codec.DATA
-    assert (codec.overlay_of(packet), packet[4:start], packet[start:]) == (overlay, route, frame)
+    assert (packet[2], packet[4:start], packet[start:]) == (overlay, route, frame)
 
 
 def test_a_route_that_is_too_long_is_our_mistake() -> None:
@@ -254,11 +254,11 @@ def test_a_length_that_lies_costs_nothing(length: bytes) -> None:
         (b"\2\0", "packet-size"),
         (b"\0\0\x90", "protocol-version"),
         (b"\1\0\x90", "protocol-version"),
-        (b"\3\3\x90", "packet-kind"),
-        (b"\3\xff\x90", "packet-kind"),
-        (b"\3\1\x90", "packet-kind"),  # data where control was due
-        (b"\3\0\x90", "malformed"),
-        (b"\3\0\xc0", "malformed"),
+        (b"\4\3\x90", "packet-kind"),
+        (b"\4\xff\x90", "packet-kind"),
+        (b"\4\1\x90", "packet-kind"),  # data where control was due
+        (b"\4\0\x90", "malformed"),
+        (b"\4\0\xc0", "malformed"),
         (codec.encode(Leave(PART)) + b"\0", "malformed"),
         (HEAD + bytes(codec.MAX_CONTROL_BYTES - 2), "malformed"),
         (HEAD + bytes(codec.MAX_CONTROL_BYTES - 1), "packet-size"),

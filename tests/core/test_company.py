@@ -247,7 +247,7 @@ def test_who_had_to_wait_gets_what_was_recent_when_it_came() -> None:
     hand = node(rights, A, B)
     meets(hand, B, USER_B)
     (published,) = of(Published, hand(Publish(PART, drafts(1))))
-    hand.hear(B, Got(PART, published.head.chain, published.head.last))
+    hand.hear(B, Got(PART, published.head.chain, (published.head.last,)))
     hand.now += 1.0
     hand.hear(A, introduce(USER_A, NET, A, hand.now), Meet(PART, recent_ms=1_500))
     hand.now += 1.0
@@ -307,9 +307,9 @@ def test_a_tracker_that_names_colluders_gives_them_nothing() -> None:
     # Nor can they say in its stead that they have what was published, or slow it down.
     chain, number = published.head.chain, published.head.last
     for who in (B, C):
-        assert hand.hear(who, Got(PART, chain, number), SlowDown(PART, chain, 1_000)) == []
+        assert hand.hear(who, Got(PART, chain, (number,)), SlowDown(PART, chain, 1_000)) == []
     assert of(Published, hand(Publish(PART, drafts(2)))) != []
-    assert of(Outcome, hand.hear(A, Got(PART, chain, number))) == [Outcome(1, "sent", number)]
+    assert of(Outcome, hand.hear(A, Got(PART, chain, (number,)))) == [Outcome(1, "sent", number)]
     hand.hear(A, SlowDown(PART, chain, 1_000))
     assert of(Published, hand(Publish(PART, drafts(3)))) == []
 

@@ -22,7 +22,9 @@ def key(name: str) -> bytes:
 def offer(part: Any, chain: bytes, previous: int, first: int, last: int) -> Verdict:
     """Do what a peer does with a frame whose signature holds."""
     verdict: Verdict = part.check(chain, previous, first, last)
-    if verdict is Verdict.NEW:
+    if isinstance(part, Duplicates):
+        assert part.take(chain, previous, first, last) is verdict
+    elif verdict is Verdict.NEW:
         part.mark(chain, previous, last)
     return verdict
 

@@ -119,3 +119,22 @@ def test_the_lock_of_what_is_no_body_is_refused(body: bytes) -> None:
 def test_what_is_locked_and_is_no_items_is_the_publishers_mistake() -> None:
     frame = build(9, [(10, Draft(b"x"))], lambda head, _: lock(head, b"\xff"))
     assert reason(frames.messages, frame, KEY) == "frame-body"
+
+
+@given(st.lists(st.binary(max_size=300), min_size=1, max_size=3), st.booleans())
+def test_a_glance_never_takes_what_is_locked_for_clear(contents: list[bytes], locks: bool) -> None:
+    drafts = [(number, Draft(content)) for number, content in enumerate(contents, 5)]
+    frame = build(4, drafts, lock if locks else None)
+    assert frames.is_clear(frame) == (not frames.lock_of(frame).encryption) == (not locks)
+
+
+@given(st.binary(min_size=1, max_size=90))
+def test_what_a_glance_takes_for_clear_is(body: bytes) -> None:
+    for made in (body, b"\x93\xc4" + body, b"\x93\xc5\0" + body, body + b"\0\xc4\0"):
+        if frames.is_clear(with_body(made)):
+            assert lock_fields(with_body(made)) == (0, b"", b"")
+
+
+def test_a_key_that_ends_like_a_body_in_the_clear_deceives_nobody() -> None:
+    body = msgspec.msgpack.encode((b"items", 1, b"key" + b"\0\xc4\0"))
+    assert not frames.is_clear(with_body(body))

@@ -55,7 +55,7 @@ def publish(hand: Hand, *tickets: int) -> Published:
 
 
 def got(hand: Hand, sender: NodeId, published: Published) -> list[Effect]:
-    return hand.hear(sender, Got(PART, published.head.chain, published.head.last))
+    return hand.hear(sender, Got(PART, published.head.chain, (published.head.last,)))
 
 
 def offers(effects: Sequence[Effect]) -> list[tuple[bytes, list[NodeId]]]:
@@ -117,10 +117,10 @@ def test_a_word_that_cannot_be_is_ignored_and_too_many_cost_the_link() -> None:
     published = publish(hand, 1)
     number, chain = published.head.last, published.head.chain
     strange = [
-        (STRANGER, Got(PART, chain, number)),
-        (A, Got(PART, chain, number + 1)),
-        (A, Got(PART, Chain(SIGNERS[9]).key, number)),
-        (A, Got(OTHER, chain, number)),
+        (STRANGER, Got(PART, chain, (number,))),
+        (A, Got(PART, chain, (number + 1,))),
+        (A, Got(PART, Chain(SIGNERS[9]).key, (number,))),
+        (A, Got(OTHER, chain, (number,))),
     ]
     for sender, word in strange:
         assert hand.hear(sender, word) == []
@@ -302,7 +302,7 @@ def test_what_is_much_only_over_all_parts_is_offered_little_by_little_too() -> N
     offered, sent = [*flying], 0
     while flying:
         published, part = made[flying.pop(0)]
-        effects = hand.hear(A, Got(part, published.head.chain, published.head.last))
+        effects = hand.hear(A, Got(part, published.head.chain, (published.head.last,)))
         sent += len(of(Outcome, effects))
         flying += [frame for frame, _ in offers(effects)]
         offered += [frame for frame, _ in offers(effects)]

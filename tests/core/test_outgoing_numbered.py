@@ -53,7 +53,7 @@ def numbered(*numbers: int, previous: int = 0, chain: int = 9, ticket: int = 5) 
 
 def got(hand: Hand, sender: NodeId, frame: bytes) -> list[Effect]:
     head = frames.peek(frame)
-    return hand.hear(sender, Got(PART, head.chain, head.last))
+    return hand.hear(sender, Got(PART, head.chain, (head.last,)))
 
 
 def offered(effects: list[Effect]) -> list[tuple[bytes, list[NodeId]]]:
@@ -105,7 +105,7 @@ def test_a_copy_says_that_it_is_there_to_who_made_it() -> None:
     hand, frame = node(A, B), of(Published, node(A)(numbered(FIRST)))[0].frame
     for _ in range(2):
         word = hand(data(A, frame, route=hand.machine._parts.find(PART).overlay.straight))
-        assert [message.number for _, message in sent(Got, word)] == [FIRST]
+        assert [message.numbers for _, message in sent(Got, word)] == [(FIRST,)]
 
 
 def test_while_it_is_unconfirmed_a_second_copy_stands_for_both() -> None:
@@ -154,7 +154,7 @@ def test_chains_that_are_idle_are_forgotten_and_what_comes_of_them_is_confirmed_
 def test_a_neighbour_cannot_have_what_we_have_not_made() -> None:
     hand = node(A)
     (made,) = of(Published, hand(numbered(FIRST)))
-    assert hand.hear(A, Got(PART, made.head.chain, FIRST + 1)) == []
+    assert hand.hear(A, Got(PART, made.head.chain, (FIRST + 1,))) == []
     assert got(hand, A, made.frame) == [Outcome(5, "sent", FIRST)]
 
 

@@ -26,6 +26,7 @@ from machines import (
     SIGNERS,
     Chain,
     Hand,
+    copies,
     data,
     drafts,
     forged,
@@ -106,8 +107,8 @@ def test_a_frame_that_was_permitted_meanwhile_is_taken_as_if_it_had_just_come() 
     reader.publishers.append(PUBLISHER.node)
     deliver, forward, got, copy = learn(hand)
     assert (deliver.frame, forward.branches) == (frame, [(B, b"\2")])
-    assert got == Send(A, Got(PART, chain.key, chain.newest))
-    assert copy == Dropped(head(frame), "duplicate", B)
+    assert got == Send(A, Got(PART, chain.key, (chain.newest,)))
+    assert copy == copies(B, frame)
     assert hand.wait(60) == []
 
 

@@ -57,7 +57,7 @@ def tickets(effects: list[Effect], result: str) -> list[int]:
 
 def got(hand: Hand, peer: NodeId, published: Published, part: StreamPart = PART) -> list[Effect]:
     """Let a neighbour say that it has a frame."""
-    return hand.hear(peer, Got(part, published.head.chain, published.head.last))
+    return hand.hear(peer, Got(part, published.head.chain, (published.head.last,)))
 
 
 def test_publishing_makes_a_member_and_what_finds_no_neighbour_waits() -> None:

@@ -167,7 +167,7 @@ class Driver:
                 ),
                 "meet": Meet(part, bool(two & 1), (0, 5_000)[two >> 2]),
                 "bye": Bye(part),
-                "got": Got(part, own.head.chain, own.head.last + (two == 7)),
+                "got": Got(part, own.head.chain, (own.head.last + (two == 7),)),
                 "slow": SlowDown(part, self.slowed[-1 - two % 2], 100),
                 "stray": Leave(part),
             }

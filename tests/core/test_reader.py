@@ -61,6 +61,9 @@ class KeyRoom:
         self.closed: list[int] = []
         self.said: list[tuple[int, Effect]] = []
 
+    def passes(self, frame: bytes) -> bool:
+        return False
+
     def deliver(self, part: Any, head: Any, frame: bytes, hops: int, *rest: Any) -> list[Effect]:
         _sender, _now, *wanted = rest
         return [Deliver(part, head, frame, hops, b"key", *wanted)]

@@ -9,7 +9,8 @@ from anabranch.core.ids import StreamPart
 from anabranch.core.machine import Answered, Follow, Hold, Learned, Notice, Request, Send
 from anabranch.core.messages import ChainChanged, ListChains, ReadChain, WriteChange, Written
 from anabranch.core.messages.registry import NETWORK
-from anabranch.core.registry_reader import DOUBT_EVERY_S, MAX_AGE_S, NO_GENESIS_S, REFRESH_S
+from anabranch.core.registry_reader import DOUBT_EVERY_S, MAX_AGE_S, NO_GENESIS_S
+from anabranch.core.registry_reads import REFRESH_S, TOGETHER_S
 from anabranch.core.registry_requests import REQUEST_S
 from anabranch.core.rendezvous import trackers_for
 from chains import (
@@ -110,10 +111,10 @@ def test_every_chain_is_read_again_about_once_a_minute() -> None:
     reading = Reading()
     reading.start()
     reading.follow(created())
-    reading.wait(REFRESH_S * 0.74)
+    reading.wait(REFRESH_S * 0.74 - TOGETHER_S)
     reading.writers[STREAM].add(DeleteStream())
     reading.writers[NETWORK].add(SetTrackers(ENTRIES[:1]))
-    effects = reading.wait(REFRESH_S * 0.52)
+    effects = reading.wait(REFRESH_S * 0.52 + TOGETHER_S)
     assert sorted(reads(effects)) == sorted([(WRITER, NETWORK, 1), (WRITER, STREAM, 1)])
     assert {e.chain for e in of(Learned, effects)} == {NETWORK, STREAM}
 

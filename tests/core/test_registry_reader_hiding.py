@@ -10,7 +10,8 @@ from anabranch.core.ids import StreamPart, show
 from anabranch.core.machine import Effect, Hold, Learned, Notice, Release, Send
 from anabranch.core.messages import ChainChanged
 from anabranch.core.messages.registry import NETWORK
-from anabranch.core.registry_reader import AGAIN_S, MAX_AGE_S, REFRESH_S
+from anabranch.core.registry_reader import AGAIN_S, MAX_AGE_S
+from anabranch.core.registry_reads import REFRESH_S
 from anabranch.core.registry_sources import LEFT_S, TURN_S
 from anabranch.core.rendezvous import trackers_for
 from chains import COPIER, ENTRIES, OWNER, SECOND, STREAM, THIRD, WRITER, Writer, created, reads

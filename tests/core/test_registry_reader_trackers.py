@@ -11,8 +11,7 @@ from anabranch.core.ids import StreamPart
 from anabranch.core.machine import Follow, Hold, Learned, Notice, Release
 from anabranch.core.messages import ChainPage, Contact, ReadChain
 from anabranch.core.messages.registry import NETWORK
-from anabranch.core.registry_reader import REFRESH_S
-from anabranch.core.registry_reads import ANSWER_S
+from anabranch.core.registry_reads import ANSWER_S, REFRESH_S
 from anabranch.core.registry_sources import TURN_S
 from chains import (
     COPIER,

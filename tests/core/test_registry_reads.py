@@ -1,6 +1,16 @@
 """Questions to trackers: a line for each, bounded, each chain once at a time."""
 
-from anabranch.core.registry_reads import ANSWER_S, MAX_READS, Read, Reads
+import random
+
+from anabranch.core.registry_reads import (
+    ANSWER_S,
+    MAX_READS,
+    REFRESH_S,
+    TOGETHER_S,
+    Read,
+    Reads,
+    read_again_at,
+)
 from machines import NODES, START
 
 A, B = NODES[:2]
@@ -70,3 +80,12 @@ def test_nothing_is_left_of_who_is_closed_and_of_what_is_forgotten() -> None:
     reads.forget("one")
     assert reads.wakeup_at is None
     assert reads.most_under_way == 0
+
+
+def test_chains_are_read_again_in_a_few_moments_that_are_a_nodes_own() -> None:
+    rng, now = random.Random(1), START + 0.7
+    times = [read_again_at(START, now, rng) for _ in range(1_000)]
+    assert len(set(times)) <= 0.5 * REFRESH_S / TOGETHER_S + 2
+    assert min(times) > now + 0.75 * REFRESH_S - TOGETHER_S
+    assert max(times) <= now + 1.25 * REFRESH_S
+    assert set(times).isdisjoint(read_again_at(START + 0.5, now, rng) for _ in range(1_000))

@@ -190,5 +190,11 @@ def test_without_storage_nodes_nothing_is_asked() -> None:
     world.open()
     world.run(LONG_S)
     assert world.asked == []
+    assert world.reader.wakeup_at is not None  # there may be one later: we look now and then
+    rests: list[float] = []
+    for _ in range(5):
+        rests.append(world.reader.wakeup_at - world.now)
+        world.run(rests[-1])
+    assert min(rests[1:]) >= LATER_S * SPREAD[0]  # since a node may be in very many such parts
     world.end()
     assert world.reader.wakeup_at is None

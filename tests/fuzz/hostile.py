@@ -39,6 +39,7 @@ from anabranch.core.machine import (
     Machine,
     Publish,
     Received,
+    ReceivedBatch,
     Retire,
     Rtt,
     Send,
@@ -51,6 +52,7 @@ from anabranch.core.message_key import join_key, split_key
 from anabranch.core.messages import Contact, Instruction, KeyRequest, Meet
 from anabranch.core.messages.data import KEYED
 from anabranch.core.overlay import Directory, PartSettings
+from anabranch.core.packets import Packets
 from anabranch.core.peer import Peer
 from anabranch.core.tracker import Tracker
 from anabranch.overlays import OVERLAYS
@@ -259,8 +261,11 @@ class World:
         """Take one decision of the world."""
         what = choices.below(20)
         node = choices.pick(NODES[1:])
-        if what < 10:
+        if what < 7:
             self.tell(Received(node, packet(choices)))
+        elif what < 10:
+            packets = [packet(choices) for _ in range(1 + choices.below(3))]
+            self.tell(ReceivedBatch(node, Packets.of(packets)))
         elif what == 10:
             self.now += choices.below(60_000) / 1_000
         elif what <= 12:

@@ -139,7 +139,7 @@ class Hole(Spy):
         for packet in packets:
             if packet[:2] == codec.DATA_HEAD:
                 head = frames.peek(packet, codec.frame_start(packet))
-                self.say(peer, Got(self.part, head.chain, head.last))
+                self.say(peer, Got(self.part, head.chain, (head.last,)))
 
 
 class Swallower(Relay):

@@ -92,14 +92,19 @@ class Wire:
         self.rtt_s: float | None = 0.5
         self.sent: list[bytes] = []
         self.closed: list[str] = []
+        self.withdrawn: list[bytes] = []
         self.on_send: Callable[[], None] | None = None
         self._log = log
 
-    def send(self, packet: bytes) -> None:
-        self.sent.append(packet)
+    def send(self, *packets: bytes) -> None:
+        self.sent += packets
         self._log.append(("sent", self.peer))
         if self.on_send is not None:
             self.on_send()
+
+    def withdraw(self, names: list[bytes]) -> int:
+        self.withdrawn += names
+        return 0
 
     def close(self, reason: str) -> None:
         self.closed.append(reason)
@@ -137,6 +142,7 @@ class Bench:
         self.observer.name_part(PART)
         handlers = {Deliver: self.log.append, Outcome: self.log.append}
         self.driver = Driver(self.transport, handlers, self.observer, loop.time)
+        self.driver.rounding_s = 0.0  # this loop does not round
 
     def link(self, *peers: NodeId) -> list[Wire]:
         """Let links stand; what the machine makes of that is not written down."""

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from anabranch.core.ids import show
+from anabranch.core.ids import NodeId, show
 from anabranch.core.machine import (
     Congested,
+    Copies,
     Deliver,
     Dropped,
     Effect,
@@ -18,6 +19,7 @@ from anabranch.core.machine import (
     Notice,
     Outcome,
     Received,
+    ReceivedBatch,
     Rtt,
     Send,
     Subscribe,
@@ -26,10 +28,17 @@ from anabranch.core.machine import (
     Writable,
 )
 from anabranch.core.messages import Leave
-from anabranch.live.driver import MAX_EARLY_BYTES
+from anabranch.core.packets import Packets
+from anabranch.live.driver import MAX_EARLY_BYTES, Driver
 from anabranch.traces import schema
 from live.scripted import ME, START, A, B, Bench, C, Wire, run
 from machines import PART, SIGNERS, Chain, head
+
+
+def batch(sender: NodeId, *packets: bytes) -> ReceivedBatch:
+    """Let packets come together."""
+    return ReceivedBatch(sender, Packets.of(packets))
+
 
 # --- One event at a time --------------------------------------------------------------------
 
@@ -38,22 +47,23 @@ def test_what_the_transport_says_becomes_events() -> None:
     async def main(bench: Bench) -> None:
         driver = bench.driver
         driver.link_up(Wire(A, bench.log))
-        driver.received(A, [b"one", b"two"])
+        driver.received(A, Packets.of([b"one"]))
+        driver.received(A, Packets.of([b"two", b"three"]))
         driver.rtt(A, 0.25)
         driver.congested(A)
         driver.writable(A)
         driver.link_down(A, "reset")
         assert bench.log == [
             LinkUp(A, 0.5),
-            Received(A, b"one"),
-            Received(A, b"two"),
+            batch(A, b"one"),
+            batch(A, b"two", b"three"),
             Rtt(A, 0.25),
             Congested(A),
             Writable(A),
             LinkDown(A, "reset"),
         ]
         assert driver.links == {}
-        assert bench.observer.metrics.bytes_in == 6
+        assert bench.observer.metrics.bytes_in == 11
         assert set(bench.machine.times) == {START}
         assert driver.now() == START
 
@@ -82,7 +92,7 @@ def test_an_event_that_an_effect_causes_waits_for_its_turn() -> None:
         wire_a, wire_b = bench.link(A, B)
         farewell = Leave(PART)
         wire_a.on_send = lambda: bench.driver.link_down(A, "broken")
-        wire_b.on_send = lambda: bench.driver.received(B, [b"answer"])
+        wire_b.on_send = lambda: bench.driver.received(B, Packets.of([b"answer"]))
         both: list[Effect] = [Send(A, farewell), Send(B, farewell), Send(A, farewell)]
         bench.machine.on(Congested, lambda _: both)
         bench.machine.on(LinkDown, lambda _: [Outcome(1, "lost")])
@@ -93,7 +103,7 @@ def test_an_event_that_an_effect_causes_waits_for_its_turn() -> None:
             ("sent", B),
             LinkDown(A, "broken"),
             Outcome(1, "lost"),
-            Received(B, b"answer"),
+            batch(B, b"answer"),
         ]
 
     run(main)
@@ -103,11 +113,11 @@ def test_what_happens_before_there_is_a_machine_happens_to_it_then() -> None:
     async def main(bench: Bench) -> None:
         bench.machine.wakeup_at = START + 1
         bench.driver.link_up(Wire(A, bench.log))
-        bench.driver.received(A, [b"early"])
+        bench.driver.received(A, Packets.of([b"early"]))
         bench.driver.link_down(B, "refused")
         assert bench.log == []
         bench.driver.attach(bench.machine)
-        assert bench.log == [LinkUp(A, 0.5), Received(A, b"early"), LinkDown(B, "refused")]
+        assert bench.log == [LinkUp(A, 0.5), batch(A, b"early"), LinkDown(B, "refused")]
         assert bench.loop.armed() == [START + 1]
 
     run(main, attach=False)
@@ -118,18 +128,18 @@ def test_who_brings_too_much_before_there_is_a_machine_loses_its_link() -> None:
         flood, quiet = Wire(A, bench.log), Wire(B, bench.log)
         for wire in (flood, quiet):
             bench.driver.link_up(wire)
-        bench.driver.received(B, [b"before"])
+        bench.driver.received(B, Packets.of([b"before"]))
         packet = bytes(1 << 20)
         brought = 0
         while not flood.closed:
-            bench.driver.received(A, [packet])
+            bench.driver.received(A, Packets.of([packet]))
             brought += 1
         assert brought <= MAX_EARLY_BYTES >> 20
-        bench.driver.received(B, [b"after"])
+        bench.driver.received(B, Packets.of([b"after"]))
         assert (flood.closed, quiet.closed) == (["too-early"], [])
         bench.log.clear()
         bench.driver.attach(bench.machine)
-        assert bench.log == [LinkUp(B, 0.5), Received(B, b"before"), Received(B, b"after")]
+        assert bench.log == [LinkUp(B, 0.5), batch(B, b"before"), batch(B, b"after")]
 
     run(main, attach=False)
 
@@ -208,6 +218,31 @@ def test_a_time_that_has_passed_comes_at_once_and_again_and_again() -> None:
     run(main)
 
 
+def test_while_somebody_traces_every_packet_is_an_event_of_its_own() -> None:
+    async def main(bench: Bench) -> None:
+        bench.driver.received(A, Packets.of([b"one", b"two"]))
+        bench.observer.record(START, lambda record: None)
+        bench.driver.received(A, Packets.of([b"three", b"four"]))
+        assert bench.log == [
+            batch(A, b"one", b"two"),
+            Received(A, b"three"),
+            Received(A, b"four"),
+        ]
+        assert bench.observer.metrics.bytes_in == 15
+
+    run(main)
+
+
+def test_a_loop_that_rounds_to_milliseconds_does_not_ring_too_early() -> None:
+    async def main(bench: Bench) -> None:
+        bench.driver.rounding_s = Driver.rounding_s
+        wake_at(bench, event=Congested(A), at=START + 0.0104)
+        (armed_at,) = bench.loop.armed()
+        assert START + round((armed_at - START) * 1000) / 1000 >= START + 0.0104
+
+    run(main)
+
+
 # --- The process ----------------------------------------------------------------------------
 
 
@@ -218,7 +253,7 @@ def test_what_is_for_the_process_reaches_it_and_is_counted() -> None:
         deliver = Deliver(PART, of_frame, frame, 3)
         effects: list[Effect] = [
             deliver,
-            Dropped(of_frame, "duplicate", A),
+            Copies(of_frame.part, A, [b"one", b"two", b"three"]),
             Dropped(of_frame, "future", A),
             Notice(PART, "alone"),
             Outcome(4, "sent"),
@@ -227,7 +262,7 @@ def test_what_is_for_the_process_reaches_it_and_is_counted() -> None:
         bench.driver.congested(A)
         assert bench.log == [Congested(A), deliver, Outcome(4, "sent")]
         counted = bench.counted()
-        assert (counted["delivered"], counted["duplicates"]) == (2, 1)
+        assert (counted["delivered"], counted["duplicates"]) == (2, 3)
         assert counted["dropped"] == {"future": 1}
         assert bench.observer.notices == {"alone": 1}
 
@@ -275,7 +310,7 @@ def test_a_mistake_of_ours_ends_the_machine_and_is_told(
         assert bench.driver.failure is error
         assert told == [error, error]
         assert bench.loop.armed() == []
-        bench.driver.received(A, [b"more"])
+        bench.driver.received(A, Packets.of([b"more"]))
         bench.driver.link_down(A, "reset")
         bench.driver.feed(Writable(B))
         await asyncio.sleep(50)
@@ -290,8 +325,9 @@ def test_what_was_waiting_when_the_machine_failed_is_not_handled() -> None:
             raise AssertionError(event.data)
 
         bench.machine.on(Received, answer)
+        bench.observer.record(START, lambda record: None)  # so that they are two events
         with pytest.raises(AssertionError, match="one"):
-            bench.driver.received(A, [b"one", b"two"])
+            bench.driver.received(A, Packets.of([b"one", b"two"]))
         bench.driver.writable(A)
         assert bench.log == [Received(A, b"one")]
 
@@ -305,7 +341,7 @@ def test_a_machine_that_is_let_go_hears_nothing_more() -> None:
         bench.driver.detach()
         more = bytes(1_000)
         owners = sys.getrefcount(more)
-        bench.driver.received(A, [more])
+        bench.driver.received(A, Packets.of([more]))
         bench.driver.feed(Received(A, more))
         assert sys.getrefcount(more) == owners, "it is kept, and nobody will ever look at it"
         assert bench.loop.armed() == []
@@ -322,7 +358,8 @@ def test_a_machine_that_is_let_go_by_its_own_effect_hears_nothing_more() -> None
         wire.on_send = bench.driver.detach
         bench.machine.on(Received, lambda _: [Send(A, Leave(PART))])
         bench.machine.wakeup_at = START + 1
-        bench.driver.received(A, [b"one", b"two"])
+        bench.observer.record(START, lambda record: None)  # so that they are two events
+        bench.driver.received(A, Packets.of([b"one", b"two"]))
         assert bench.log == [Received(A, b"one"), ("sent", A)]
         assert bench.loop.armed() == []
 

@@ -1,9 +1,11 @@
 """What a machine sends, and whose links it ends."""
 
 from anabranch.core import codec
+from anabranch.core.ids import part_key
 from anabranch.core.machine import (
     Congested,
     Connect,
+    Copies,
     Disconnect,
     Forward,
     LinkDown,
@@ -12,21 +14,23 @@ from anabranch.core.machine import (
     Send,
 )
 from anabranch.core.messages import Leave, Report
-from live.scripted import A, B, Bench, C, Wire, run
+from anabranch.core.packets import Packets
+from live.scripted import START, A, B, Bench, C, Wire, run
 from machines import NODES, PART, SIGNERS, Chain, head
 
 
 def test_after_a_disconnect_nothing_of_that_peer_is_heard() -> None:
     async def main(bench: Bench) -> None:
         wire_a, wire_b = bench.link(A, B)
+        bench.observer.record(START, lambda record: None)  # so that packets are events
         bench.machine.on(
             Received,
             lambda event: [Disconnect(A, "flood")] if event.data == b"bad" else [],
         )
-        wire_b.on_send = lambda: bench.driver.received(A, [b"bad", b"late"])
+        wire_b.on_send = lambda: bench.driver.received(A, Packets.of([b"bad", b"late"]))
         bench.machine.on(Congested, lambda _: [Send(B, Leave(PART)), Send(B, Leave(PART))])
         bench.driver.congested(B)
-        bench.driver.received(B, [b"well"])
+        bench.driver.received(B, Packets.of([b"well"]))
         assert bench.log == [
             Congested(B),
             ("sent", B),
@@ -128,5 +132,20 @@ def test_a_link_that_ends_while_it_is_written_to_does_not_stop_the_others() -> N
         assert (len(wire_a.sent), len(wire_b.sent)) == (1, 0)
         assert bench.counted()["dropped"] == {"no-link": 1}
         assert bench.log[-1] == LinkDown(B, "broken")
+
+    run(main)
+
+
+def test_what_a_neighbour_has_sent_is_taken_back_unless_somebody_traces() -> None:
+    async def main(bench: Bench) -> None:
+        wire_a, wire_b = bench.link(A, B)
+        bench.machine.on(Congested, lambda _: [Copies(part_key(PART), A, [b"one", b"two"])])
+        bench.driver.congested(C)
+        assert (wire_a.withdrawn, wire_b.withdrawn) == ([b"one", b"two"], [])
+        assert bench.counted()["duplicates"] == 2
+        bench.observer.record(START, lambda record: None)
+        bench.driver.congested(C)
+        assert wire_a.withdrawn == [b"one", b"two"]
+        assert bench.counted()["duplicates"] == 4
 
     run(main)

@@ -7,6 +7,7 @@ from anabranch.core.ids import FrameHead, StreamPart, number_of, show
 from anabranch.core.key_asking import NO_KEY
 from anabranch.core.key_exchange import UNREADABLE
 from anabranch.core.machine import (
+    Copies,
     Deliver,
     Disconnect,
     Dropped,
@@ -106,15 +107,14 @@ def test_duplicates_are_counted_apart_from_other_drops() -> None:
     watch = Watch()
     of_frame = delivery(Chain(SIGNERS[5])).head
     elsewhere = delivery(Chain(SIGNERS[5], part=OTHER)).head
-    watch.observer.dropped(START, Dropped(of_frame, "duplicate", A))
+    watch.observer.copies(Copies(of_frame.part, A, [b"one", b"two"]))
     watch.observer.dropped(START, Dropped(of_frame, "future", A))
     watch.observer.dropped(START, Dropped(of_frame, "no-link"))
     watch.observer.dropped(START, Dropped(elsewhere, "not-member", B))
     shown = watch.observer.snapshot()
     part = shown["parts"][str(PART)]
-    assert (part["duplicates"], part["dropped"]) == (1, {"future": 1, "no-link": 1})
+    assert (part["duplicates"], part["dropped"]) == (2, {"future": 1, "no-link": 1})
     assert shown["elsewhere"]["dropped"] == {"not-member": 1}
-    assert [record.peer for record in watch.of(schema.Duplicate)] == [show(A)]
     assert [(record.reason, record.peer) for record in watch.of(schema.Dropped)] == [
         ("future", show(A)),
         ("no-link", ""),
@@ -130,15 +130,18 @@ def test_packets_are_counted_and_first_copies_traced() -> None:
         [Deliver(PART, of_frame, frame, 4)],
         [Send(A, Leave(PART)), Forward(200, of_frame, [], frame)],
         [],  # kept until its permission is known
-        [Dropped(of_frame, "duplicate", A)],
+        [Copies(of_frame.part, A, [b"one"])],
+        [Dropped(of_frame, "future", A)],
         [Notice(None, "fault"), Disconnect(A, "forged")],
     ]
     watch = Watch()
     for effects in made:
         watch.observer.came(START, event, effects)
-    assert watch.observer.metrics.bytes_in == 5 * len(event.data)
+    assert watch.observer.metrics.bytes_in == 6 * len(event.data)
     traced = watch.of(schema.Received)
     assert [(r.peer, r.hops, r.number) for r in traced] == [(show(A), 4, of_frame.last)] * 3
+    copies = watch.of(schema.Duplicate)
+    assert [(r.peer, r.number) for r in copies] == [(show(A), of_frame.last)]
     watch.observer.came(START, data(A, frame, route=b""), made[0])
     assert watch.records[-1].hops == 0
 
@@ -167,8 +170,8 @@ def test_without_a_recorder_the_same_is_counted() -> None:
         frame = deliver.frame
         observer.came(START, data(A, frame), [deliver])
         observer.delivered(START, deliver)
-        observer.dropped(START, Dropped(deliver.head, "duplicate", A))
-        observer.sent(START, [A, B], deliver.head, 100)
+        observer.copies(Copies(deliver.head.part, A, [b"one"]))
+        observer.sent(START, A, deliver.head, 100)
         observer.said(START, Send(A, Leave(PART)), 10)
         observer.linked(START, A, True, "")
         observer.linked(START, A, False, "reset")
@@ -182,7 +185,7 @@ def test_without_a_recorder_the_same_is_counted() -> None:
         counted.append(json.loads(json.dumps(shown)))
     assert counted[0] == counted[1]
     shown, part = counted[0], counted[0]["parts"][str(PART)]
-    assert (shown["bytes_out"], shown["links_lost"], shown["notices"]) == (210, 1, {"alone": 1})
+    assert (shown["bytes_out"], shown["links_lost"], shown["notices"]) == (10, 1, {"alone": 1})
     assert (part["published"], part["missed"]) == (1, 4)
 
 

@@ -64,3 +64,21 @@ def test_what_was_not_published_has_no_receipt(comes: bool) -> None:
         assert desk.settled == 1
 
     run(main)
+
+
+def test_a_message_that_is_alone_leaves_at_once_and_those_after_it_together() -> None:
+    async def main() -> None:
+        desk = Desk()
+        desk.publish(copies=0)
+        assert [len(event.drafts) for event in desk.events if type(event) is Publish] == [1]
+        desk.publish(copies=0)
+        desk.publish(copies=0)
+        assert len(desk.events) == 1
+        await asyncio.sleep(0)
+        assert [len(event.drafts) for event in desk.events if type(event) is Publish] == [1, 2]
+        for ticket in (1, 2, 3):
+            desk.all.outcome(Outcome(ticket, SENT))
+        desk.publish(copies=0)
+        assert len(desk.events) == 3
+
+    run(main)

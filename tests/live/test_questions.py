@@ -1,6 +1,7 @@
 """What is asked of the registry is awaited for a bounded time, and not when nobody wants it."""
 
 import asyncio
+from typing import ClassVar
 
 import pytest
 
@@ -53,5 +54,36 @@ def test_an_answer_that_does_not_come_is_not_awaited_for_ever(
         asking = await Asker().ask()
         with pytest.raises(NetworkUnreachable, match="no tracker answered within"):
             await asking
+
+    run(main())
+
+
+def test_what_is_in_use_is_not_looked_up_while_there_is_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(questions, "MAX_LOOKED_UP", 2)
+    monkeypatch.setattr(questions, "PATIENCE_S", 0.01)
+    looks: list[None] = []
+
+    class Knows:
+        """A registry that knows nothing, and forgets what it is told to."""
+
+        forgotten: ClassVar[list[str]] = []
+        knows = staticmethod(lambda chain: False)
+        forget = forgotten.append
+
+    def used() -> set[str]:
+        looks.append(None)
+        return {"a"}
+
+    async def main() -> None:
+        asked = Questions(Knows(), lambda event: None, used)  # type: ignore[arg-type]
+        for chain in ("a", "b"):
+            with pytest.raises(NetworkUnreachable):
+                await asked.follow(chain)
+        assert not looks
+        with pytest.raises(NetworkUnreachable):
+            await asked.follow("c")
+        assert (len(looks), Knows.forgotten) == (1, ["b"])
 
     run(main())

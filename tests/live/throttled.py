@@ -9,6 +9,7 @@ from collections import deque
 
 from anabranch.core.ids import NodeId
 from anabranch.live.transports import Link, LinkOwner, Transport
+from anabranch.live.transports.batches import without
 
 HIGH_MARK_BYTES = 256 * 1024
 LOW_MARK_BYTES = 64 * 1024
@@ -28,8 +29,12 @@ class ThrottledLink:
         self._full = False
         self._over = False
 
-    def send(self, packet: bytes) -> None:
-        """Queue a packet; where the link is fast, it leaves at once."""
+    def send(self, *packets: bytes) -> None:
+        """Queue packets; where the link is fast, they leave at once."""
+        for packet in packets:
+            self._send(packet)
+
+    def _send(self, packet: bytes) -> None:
         if self.peer not in self._home.bytes_per_s and not self._queue:
             self._below.send(packet)
             return
@@ -40,6 +45,13 @@ class ThrottledLink:
         if self.queued_bytes > HIGH_MARK_BYTES and not self._full:
             self._full = True
             self._home.owner.congested(self.peer)
+
+    def withdraw(self, names: list[bytes]) -> int:
+        """Take frames with these heads out of the queue; return how many bytes that were."""
+        kept, size = without(list(self._queue), names)
+        self._queue = deque(kept)
+        self.queued_bytes -= size
+        return size + self._below.withdraw(names)
 
     def close(self, reason: str) -> None:
         """End the link, and what waits with it."""

@@ -6,10 +6,9 @@ from anabranch.core.machine import Effect, Forward, Hold, Notice, Release, Send
 from anabranch.core.messages import Bye, Contact, Instruction, Leave, Meet, Status
 from anabranch.core.messages.tracker import MAX_RTT_US
 from anabranch.core.overlay import Carried
-from anabranch.overlays.membership import MAX_LEAP
+from anabranch.overlays.membership import MAX_HOPS, MAX_LEAP
 from anabranch.overlays.random_regular import (
     ATTEMPT_EVERY_S,
-    MAX_HOPS,
     SETTLE_S,
     STATUS_EVERY_S,
     RandomRegular,

@@ -30,7 +30,7 @@ def test_a_part_without_a_name_is_shown_by_its_hash() -> None:
 
 def test_a_duplicate_is_not_a_drop() -> None:
     recorder, records = recorded()
-    recorder.dropped(1.0, B, A, HEAD, "duplicate")
+    recorder.duplicate(1.0, B, A, HEAD)
     recorder.dropped(1.0, B, None, HEAD, "link-full")
     assert [type(record) for record in records] == [schema.Duplicate, schema.Dropped]
     assert records[1].peer == ""  # type: ignore[union-attr]

@@ -9,14 +9,15 @@ RemoteError and nothing else.
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import msgspec
 
 from anabranch.core.errors import RemoteError
-from anabranch.core.frames import MAX_FRAME_BYTES
+from anabranch.core.frames import HEAD, MAX_FRAME_BYTES
 from anabranch.core.messages import Bulk, Control, Small
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 CONTROL, DATA, BULK = 0, 1, 2
 MAX_CONTROL_BYTES = 128 * 1024  # an Instruction with 64 addresses of 255 wide characters fits
 MAX_ROUTE_BYTES = 64
@@ -67,21 +68,26 @@ def decode(data: bytes) -> Control:
         raise RemoteError("malformed", str(error)) from error
 
 
+@lru_cache(1_024)
 def carry_head(overlay: int, route: bytes) -> bytes:
     """Make what stands before a frame in its packet."""
     assert len(route) <= MAX_ROUTE_BYTES
     return bytes((PROTOCOL_VERSION, DATA, overlay, len(route))) + route
 
 
-def frame_start(data: bytes) -> int:
-    """Return where the frame begins in a data packet."""
-    if len(data) > MAX_DATA_BYTES or len(data) < 5:
-        raise RemoteError("packet-size", f"{len(data)} bytes of data")
-    if data[3] > MAX_ROUTE_BYTES:
-        raise RemoteError("route-size", str(data[3]))
-    return 4 + data[3]
+def name_of(packet: bytes) -> bytes:
+    """Return the head of the frame that a packet of our own carries; nothing if it has none."""
+    if not packet.startswith(DATA_HEAD):
+        return b""
+    start = 4 + packet[3]
+    return packet[start : start + HEAD.size]
 
 
-def overlay_of(data: bytes) -> int:
-    """Return which overlay's route a data packet carries."""
-    return data[2]
+def frame_start(data: bytes, at: int = 0, end: int | None = None) -> int:
+    """Return where the frame begins in a data packet, which fills `data` from `at` to `end`."""
+    size = (len(data) if end is None else end) - at
+    if size > MAX_DATA_BYTES or size < 5:
+        raise RemoteError("packet-size", f"{size} bytes of data")
+    if data[at + 3] > MAX_ROUTE_BYTES:
+        raise RemoteError("route-size", str(data[at + 3]))
+    return at + 4 + data[at + 3]

@@ -169,6 +169,17 @@ class Duplicates:
             return CONTRADICTION
         return NEW if edges_below_last & 1 else SEEN
 
+    def take(self, key: bytes, previous: int, first: int, last: int) -> Verdict:
+        """Say whether a verified frame brings something new, and if so settle it."""
+        if self._chains.get(key) == previous < first <= last:  # most go on where one ended
+            self._chains[key] = last
+            self._chains.move_to_end(key)
+            return NEW
+        verdict = self.check(key, previous, first, last)
+        if verdict is NEW:
+            self.mark(key, previous, last)
+        return verdict
+
     def mark(self, key: bytes, previous: int, last: int) -> None:
         """Settle (previous, last]; only right after check called the frame NEW."""
         chains = self._chains

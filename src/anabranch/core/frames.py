@@ -40,6 +40,9 @@ MAX_FRAME_BYTES = HEAD.size + MAX_FRAME_BODY_BYTES + SIGNATURE_BYTES
 
 _DOMAIN = b"anabranch frame v1\0"
 _NUMBERS_END = 1 << 63
+_CLEAR_END = b"\0\xc4\0"  # no encryption, no key, in msgpack
+_LENGTH_AT = HEAD.size + 2  # of the items
+_ITEMS_AT = {b"\x93\xc4": 3, b"\x93\xc5": 4, b"\x93\xc6": 6}  # an array of three; bytes first
 
 
 class Lock(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
@@ -77,14 +80,15 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         return self.number & MAX_SEQUENCE
 
 
-def peek(data: bytes, at: int = 0) -> FrameHead:
-    """Read the head of the frame that fills `data` from `at` to the end."""
-    if not MIN_FRAME_BYTES <= len(data) - at <= MAX_FRAME_BYTES:
-        raise RemoteError("frame-size", f"{len(data) - at} bytes")
+def peek(data: bytes, at: int = 0, end: int | None = None) -> FrameHead:
+    """Read the head of the frame that fills `data` from `at` to `end`, or to its own end."""
+    size = (len(data) if end is None else end) - at
+    if not MIN_FRAME_BYTES <= size <= MAX_FRAME_BYTES:
+        raise RemoteError("frame-size", f"{size} bytes")
     version, part, chain, previous, first, last, count, body = HEAD.unpack_from(data, at)
     if version != FRAME_VERSION:
         raise RemoteError("frame-version", str(version))
-    if body != len(data) - at - HEAD.size - SIGNATURE_BYTES:
+    if body != size - HEAD.size - SIGNATURE_BYTES:
         raise RemoteError("frame-length", f"says {body} bytes of body")
     # A frame of `count` messages needs that many different numbers, and one message needs one.
     spare = last - first + 1 - count
@@ -127,6 +131,16 @@ def build(
     return head + body + sign(hashlib.sha256(_DOMAIN + head + body).digest())
 
 
+def is_clear(frame: bytes) -> bool:
+    """Tell whether a glance shows that a frame is not encrypted; if not, its lock says more.
+
+    A body in the clear is an array of three, of which the items end where its last bytes begin.
+    """
+    start = HEAD.size + _ITEMS_AT.get(frame[HEAD.size : _LENGTH_AT], 0)
+    end = start + int.from_bytes(frame[_LENGTH_AT:start])
+    return frame[end:-SIGNATURE_BYTES] == _CLEAR_END
+
+
 def lock_of(frame: bytes) -> Lock:
     """Read how a frame is encrypted and with which key, at a small part of what opening costs."""
     try:
@@ -135,17 +149,20 @@ def lock_of(frame: bytes) -> Lock:
         raise RemoteError("frame-body", str(error)) from error
 
 
-def messages(frame: bytes, key: bytes = b"") -> list[Message]:
+def messages(frame: bytes, key: bytes = b"", head: FrameHead | None = None) -> list[Message]:
     """Open a frame whose signature has been verified; `key` is the secret of its group key.
 
     What is wrong here was signed so by the publisher; the neighbour who carried it is innocent.
+    Who has read the head already may give it.
     """
-    head = peek(frame)
+    head = head or peek(frame)
     try:
         body = _decode_body(frame[HEAD.size : -SIGNATURE_BYTES])
         items = _decode_items(body.items if not body.encryption else _unlocked(head, body, key))
     except (msgspec.DecodeError, RecursionError) as error:
         raise RemoteError("frame-body", str(error)) from error
+    if len(items) == 1 == head.count and not items[0].ahead:
+        return [Message(head.first, items[0].content, items[0].content_type)]
     numbers = [head.first + item.ahead for item in items]
     ascending = all(a < b for a, b in pairwise(numbers))
     if (

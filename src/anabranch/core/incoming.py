@@ -5,24 +5,42 @@ verifying would let a forgery censor the real message. Who made a frame and sent
 that we have got it.
 """
 
+from collections.abc import Sequence
+
+import msgspec
+
 from anabranch.core import codec, frames
 from anabranch.core.congestion import Congestion
 from anabranch.core.duplicates import CONTRADICTION, NEW, SEEN, TOO_OLD, Verdict
 from anabranch.core.errors import RemoteError
 from anabranch.core.identity import Verify
 from anabranch.core.ids import MAX_SKEW_S as MAX_SKEW_S
-from anabranch.core.ids import SEQUENCE_BITS, FrameHead, NodeId
+from anabranch.core.ids import SEQUENCE_BITS, ChainKey, FrameHead, NodeId, StreamPart
 from anabranch.core.key_exchange import KeyExchange
 from anabranch.core.links import Links
-from anabranch.core.machine import Deliver, Dropped, Effect, Send
+from anabranch.core.machine import Copies, Deliver, Dropped, Effect, Send
 from anabranch.core.messages import Got
+from anabranch.core.messages.links import MAX_GOT
 from anabranch.core.overlay import Carried, Perform
 from anabranch.core.parts import Part, Parts
 from anabranch.core.permission import Permission
 from anabranch.core.reader import Reader
 from anabranch.core.storage import Storage
 
-_WHY = {SEEN: "duplicate", CONTRADICTION: "contradiction", TOO_OLD: "too-old"}
+_WHY = {CONTRADICTION: "contradiction", TOO_OLD: "too-old"}
+
+HEAD_BYTES = frames.HEAD.size
+_SHORTEST = 4 + HEAD_BYTES
+
+
+class _Fresh(msgspec.Struct, gc=False):
+    """A frame that may be new; its name is its head as it came."""
+
+    state: Part
+    head: FrameHead
+    name: bytes
+    route: bytes
+    frame: bytes
 
 
 class Incoming:
@@ -30,8 +48,27 @@ class Incoming:
 
     # A simulation has thousands of these, and every packet meets another one.
     __slots__ = (
-        *("_apply", "_congestion", "_keys", "_links", "_parts", "_permission", "_recent"),
-        *("_reader", "_serve", "_storage", "_verify", "wakeup_at"),
+        *(
+            "_apply",
+            "_congestion",
+            "_fresh",
+            "_keys",
+            "_known",
+            "_links",
+            "_moved",
+            "_parts",
+            "_permission",
+        ),
+        *(
+            "_reader",
+            "_recent",
+            "_serve",
+            "_storage",
+            "_verify",
+            "_waiting",
+            "confirmed",
+            "has_moved",
+        ),
     )
 
     def __init__(
@@ -47,8 +84,12 @@ class Incoming:
         reader: Reader | None = None,
         storage: Storage | None = None,
     ) -> None:
-        self.wakeup_at: float | None = None  # when what the last packet set going is due
+        self.confirmed: dict[tuple[StreamPart, ChainKey], list[int]] = {}  # of these packets
+        self._fresh: list[_Fresh] = []
+        self._waiting: set[bytes] = set()
+        self.has_moved = False  # whether anything was set going since `due` was asked
         self._parts = parts
+        self._known = parts.known
         self._recent = parts.recent
         self._links = links
         self._congestion = congestion
@@ -59,89 +100,214 @@ class Incoming:
         self._keys = keys
         self._reader = reader
         self._storage = storage
+        self._moved = tuple(
+            each for each in (keys, reader, storage, permission) if each is not None
+        )
 
-    def data(self, sender: NodeId, data: bytes, now: float) -> list[Effect]:
-        """Take a data packet."""
-        start = codec.frame_start(data)
-        head = frames.peek(data, start)
+    def take(
+        self,
+        sender: NodeId,
+        data: bytes,
+        edges: Sequence[int],
+        place: int,
+        now: float,
+        effects: list[Effect],
+    ) -> int:
+        """Take the data packets from a place among the edges on; return where the first other is.
+
+        Known copies end here, and what may be new waits for `settle`. Whatever is to be done goes
+        to the end of `effects`. When a packet raises RemoteError, those before it are settled.
+        """
+        known, waiting, outboxes = self._known, self._waiting, self._congestion.outboxes
+        neighbourly: Part | None = None  # a part in which `sender` is our neighbour
+        copies: Copies | None = None
+        while place < len(edges):
+            at, end = edges[place], edges[place + 1]
+            if not data.startswith(codec.DATA_HEAD, at, end):
+                break
+            place += 2
+            start = at + 4 + data[at + 3] if end - at > _SHORTEST else end
+            name = data[start : start + HEAD_BYTES]
+            if name in waiting:  # the same once more
+                self.settle(sender, now, effects)
+            copied = known.young.get(name) or known.old.get(name)
+            if (
+                copied is not None
+                and ((state := copied.state) is neighbourly or _accepts(state, sender))
+                and copied.size == end - start
+            ):
+                neighbourly, overlay = state, state.overlay
+                route = data[at + 4 : start]
+                if outboxes or overlay.sees_copies or route == overlay.straight:
+                    self._copy(state, sender, route, data, start, end, now, effects)
+                elif copies is not None and copies.part is state.key:
+                    copies.names.append(name)
+                else:
+                    copies = Copies(state.key, sender, [name])
+                    effects.append(copies)
+                continue
+            try:
+                self._look(sender, data, at, end, now, effects)
+            except RemoteError:
+                self.settle(sender, now, effects)
+                raise
+        return place
+
+    def _look(
+        self, sender: NodeId, data: bytes, at: int, end: int, now: float, effects: list[Effect]
+    ) -> None:
+        """Take the head of a packet apart."""
+        start = codec.frame_start(data, at, end)
+        head = frames.peek(data, start, end)
         state = self._parts.get(head.part)
-        if state is None or not state.overlay.accepts(state.part, sender):
+        if state is None or not _accepts(state, sender):
             self._links.strain(sender, now)
             reason = "not-member" if state is None else "not-neighbour"
-            return [Dropped(head, reason, sender)]
+            effects.append(Dropped(head, reason, sender))
+            return
         verdict = state.seen.check(head.chain, head.previous, head.first, head.last)
+        if verdict is SEEN:
+            self._copy(state, sender, data[at + 4 : start], data, start, end, now, effects)
+        elif verdict is not NEW:
+            self._refuse(head, verdict, sender, effects)
+        elif head.last >> SEQUENCE_BITS > (now + MAX_SKEW_S) * 1000:
+            effects.append(Dropped(head, "future", sender))
+        elif head.first >> SEQUENCE_BITS < (now - MAX_SKEW_S) * 1000:
+            effects.append(Dropped(head, "old", sender))
+        elif data[at + 2] != state.overlay.code:
+            raise RemoteError("wrong-overlay", str(data[at + 2]))
+        else:
+            name = data[start : start + HEAD_BYTES]
+            self._fresh.append(_Fresh(state, head, name, data[at + 4 : start], data[start:end]))
+            self._waiting.add(name)
+
+    def settle(self, sender: NodeId, now: float, effects: list[Effect]) -> None:
+        """Verify what may be new, and let it go on.
+
+        All signatures are checked in a row, and then all else is done in a row: either is faster
+        while the processor has nothing else in mind.
+        """
+        if not self._fresh:
+            return
+        fresh, self._fresh = self._fresh, []
+        self._waiting.clear()
+        verify, digest, signature = self._verify, frames.digest, frames.signature
+        forged = None
+        for place, new in enumerate(fresh):
+            frame = new.frame
+            if not verify(new.head.publisher, digest(frame), signature(frame)):
+                forged = place
+                break
+        for new in fresh[:forged]:
+            self._pass(new, sender, now, effects)
+        if forged is not None:
+            raise RemoteError("forged", str(fresh[forged].state.part))
+
+    def _pass(self, new: _Fresh, sender: NodeId, now: float, effects: list[Effect]) -> None:
+        """Mark a verified frame as seen, and let it go on."""
+        self.has_moved = True
+        state, head, route, frame = new.state, new.head, new.route, new.frame
+        part, overlay, permission = state.part, state.overlay, self._permission
+        if not (permission.everyone or permission.allows(part, head, now)):
+            data = codec.carry_head(overlay.code, route) + frame
+            effects += self._doubt(state, head, sender, data, now)
+            return
+        # Those before it may have changed what is new, or even where we are.
+        if self._parts.get(head.part) is not state:
+            effects.append(Dropped(head, "not-member", sender))
+            return
+        verdict = state.seen.take(head.chain, head.previous, head.first, head.last)
+        if verdict is SEEN:
+            self._copy(state, sender, route, frame, 0, len(frame), now, effects)
+            return
         if verdict is not NEW:
-            return self._copy(state, head, verdict, sender, data, start, now)
-        if head.last >> SEQUENCE_BITS > (now + MAX_SKEW_S) * 1000:
-            return [Dropped(head, "future", sender)]
-        if head.first >> SEQUENCE_BITS < (now - MAX_SKEW_S) * 1000:
-            return [Dropped(head, "old", sender)]
-        overlay = state.overlay
-        frame = data[start:]
-        if codec.overlay_of(data) != overlay.code:
-            raise RemoteError("wrong-overlay", str(codec.overlay_of(data)))
-        permission = self._permission
-        permitted = permission.everyone or permission.allows(state.part, head, now)
-        if not self._verify(head.publisher, frames.digest(frame), frames.signature(frame)):
-            raise RemoteError("forged", str(state.part))
-        if not permitted:
-            return self._doubt(state, head, sender, data, now)
-        state.seen.mark(head.chain, head.previous, head.last)
+            self._refuse(head, verdict, sender, effects)
+            return
+        self._known.add(new.name, state, len(frame))
         self._recent.add(state.key, frame, now)
         self._congestion.came(state.key, head.chain, sender)
-        route = data[4:start]
-        effects: list[Effect] = []
         if state.subscribed:
-            effects += self._deliver(state, head, frame, overlay.hops(route), sender, now)
-        onward = overlay.carry(state.part, Carried(head, route, frame), sender, True, now)
+            self._deliver(state, head, frame, overlay.hops(route), sender, now, effects)
+        onward = overlay.carry(part, Carried(head, route, frame), sender, True, now)
         effects += self._apply(onward, now)
-        if route == overlay.straight:  # who made it waits for this word
-            effects.append(Send(sender, Got(state.part, head.chain, head.last)))
-        self.wakeup_at = overlay.wakeup_at
-        for service in (self._keys, self._reader, self._storage):
-            if service is not None and service.wakeup_at is not None:
-                self.wakeup_at = min(service.wakeup_at, self.wakeup_at or service.wakeup_at)
-        return effects
+        if route == overlay.straight:  # who made it waits for our word
+            self._got(part, head)
+
+    def _refuse(
+        self, head: FrameHead, verdict: Verdict, sender: NodeId, effects: list[Effect]
+    ) -> None:
+        """Let a frame end here that cannot be."""
+        if self._congestion.outboxes:
+            self._congestion.suppress(sender, head)
+        effects.append(Dropped(head, _WHY[verdict], sender))
+
+    def _got(self, part: StreamPart, head: FrameHead) -> None:
+        """Let who made a frame hear that we have it, with all others that came with it."""
+        self.confirmed.setdefault((part, head.chain), []).append(head.last)
+
+    def confirm(self, sender: NodeId) -> list[Effect]:
+        """Say what we have got of the packets that `sender` has just brought."""
+        confirmed, self.confirmed = self.confirmed, {}
+        return [
+            Send(sender, Got(part, chain, tuple(numbers[at : at + MAX_GOT])))
+            for (part, chain), numbers in confirmed.items()
+            for at in range(0, len(numbers), MAX_GOT)
+        ]
+
+    def due(self) -> float | None:
+        """Return when what was set going by data is due, the first of it."""
+        self.has_moved = False
+        first: float | None = None
+        for moved in (*self._moved, *self._parts.overlays.values()):
+            at = moved.wakeup_at
+            if at is not None and (first is None or at < first):
+                first = at
+        return first
 
     def _deliver(
-        self, state: Part, head: FrameHead, frame: bytes, hops: int, sender: NodeId, now: float
-    ) -> list[Effect]:
+        self,
+        state: Part,
+        head: FrameHead,
+        frame: bytes,
+        hops: int,
+        sender: NodeId,
+        now: float,
+        effects: list[Effect],
+    ) -> None:
         """Hand a frame to those on this node who want it."""
-        effects: list[Effect] = []
-        if state.plain and (self._keys is None or not state.reads):
-            effects.append(Deliver(state.part, head, frame, hops))
-        elif state.plain and self._keys is not None:
-            effects += self._keys.deliver(state.part, head, frame, hops, sender, now)
+        if state.plain:
+            keys = self._keys
+            if keys is None or not state.reads or keys.passes(frame):
+                effects.append(Deliver(state.part, head, frame, hops))
+            else:
+                effects += keys.deliver(state.part, head, frame, hops, sender, now)
         if self._reader is not None:
             effects += self._reader.take(state, head, frame, hops, sender, now)
         if self._storage is not None:
             effects += self._storage.take(state, head, frame, now)
-        return effects
 
     def _copy(
         self,
         state: Part,
-        head: FrameHead,
-        verdict: Verdict,
         sender: NodeId,
+        route: bytes,
         data: bytes,
         start: int,
+        end: int,
         now: float,
-    ) -> list[Effect]:
-        """A copy of what we have, or what cannot be: it ends here, unverified."""
-        if self._congestion.outboxes:
-            self._congestion.suppress(sender, head)
-        effects: list[Effect] = [Dropped(head, _WHY[verdict], sender)]
-        if verdict is not SEEN:
-            return effects
-        overlay, route = state.overlay, data[4:start]
+        effects: list[Effect],
+    ) -> None:
+        """A copy of what we have, from `start` to `end`: it ends here, unverified."""
+        effects.append(Copies(state.key, sender, [data[start : start + HEAD_BYTES]]))
+        overlay = state.overlay
         if route == overlay.straight:  # our first word of it may have been lost
-            effects.append(Send(sender, Got(state.part, head.chain, head.last)))
+            self._got(state.part, frames.peek(data, start, end))
+        if self._congestion.outboxes:
+            self._congestion.suppress(sender, frames.peek(data, start, end))
         if overlay.sees_copies:
-            carried = Carried(head, route, data[start:])
+            self.has_moved = True
+            carried = Carried(frames.peek(data, start, end), route, data[start:end])
             effects += self._apply(overlay.carry(state.part, carried, sender, False, now), now)
-            self.wakeup_at = overlay.wakeup_at
-        return effects
 
     def _doubt(
         self, state: Part, head: FrameHead, sender: NodeId, data: bytes, now: float
@@ -150,6 +316,9 @@ class Incoming:
         permission = self._permission
         self._links.strain(sender, now)
         effects = permission.keep_back(state.part, head, sender, data, now)
-        effects += self._serve(permission.ask(state.part.stream, now), now)
-        self.wakeup_at = permission.wakeup_at
-        return effects
+        return effects + self._serve(permission.ask(state.part.stream, now), now)
+
+
+def _accepts(state: Part, sender: NodeId) -> bool:
+    """Tell whether frames of a part may come from `sender`."""
+    return state.overlay.accepts(state.part, sender)

@@ -95,6 +95,10 @@ class KeyExchange(Service):
         first, last = self._locks.newest_at, self._answering.asked_at
         return max(first + FIRST_ASKED_S, last + LAST_ASKED_S, pending)
 
+    def passes(self, frame: bytes) -> bool:
+        """Tell at a glance whether a frame needs no key and waits for none; False: look closer."""
+        return not self._held and frames.is_clear(frame)
+
     def deliver(
         self,
         part: StreamPart,

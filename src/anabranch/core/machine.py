@@ -10,9 +10,10 @@ from typing import Protocol
 
 import msgspec
 
-from anabranch.core.ids import FrameHead, NodeId, StreamPart
+from anabranch.core.ids import FrameHead, NodeId, PartKey, StreamPart
 from anabranch.core.messages import Control
 from anabranch.core.messages.storage import MAX_NUMBER
+from anabranch.core.packets import ReceivedBatch as ReceivedBatch
 from anabranch.core.storing import Close as Close
 from anabranch.core.storing import Drained as Drained
 from anabranch.core.storing import Find as Find
@@ -154,6 +155,7 @@ class Stored(msgspec.Struct, gc=False):
 
 Event = (
     Received
+    | ReceivedBatch
     | Wakeup
     | LinkUp
     | LinkDown
@@ -185,7 +187,7 @@ class Send(msgspec.Struct, gc=False):
     message: Control
 
 
-class Forward(msgspec.Struct):
+class Forward(msgspec.Struct, gc=False):
     """Send one frame, byte for byte, to each peer with that peer's route."""
 
     overlay: int
@@ -229,6 +231,17 @@ class Dropped(msgspec.Struct, gc=False):
     reason: str
     peer: NodeId | None = None
     to: int = 0
+
+
+class Copies(msgspec.Struct, gc=False):
+    """Frames of a part came from `peer` that were here before, and end here: their heads.
+
+    What is queued for `peer` and is the same need not be sent any more.
+    """
+
+    part: PartKey
+    peer: NodeId
+    names: list[bytes]
 
 
 class Outcome(msgspec.Struct, gc=False):
@@ -314,6 +327,7 @@ Effect = (
     | Published
     | Deliver
     | Dropped
+    | Copies
     | Outcome
     | Notice
     | Learned

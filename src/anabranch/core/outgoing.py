@@ -178,16 +178,18 @@ class Outgoing:
             effects += self.look(state, now)
         return effects + self._feed(now)
 
-    def got(self, state: Part, chain: ChainKey, number: int, now: float) -> list[Effect] | None:
-        """A neighbour has the frame of a chain that ends with this number; None: it cannot."""
+    def got(
+        self, state: Part, chain: ChainKey, numbers: Sequence[int], now: float
+    ) -> list[Effect] | None:
+        """A neighbour has the frames of a chain that end with these numbers; None: it cannot."""
         if publisher_of(chain) != self._signer.node:
             return None
         publishing = state.publishing
         if publishing is None:
             return []  # of a chain that we have ended
-        if not publishing.could_have(chain, number):
+        if not publishing.could_have(chain, max(numbers)):
             return None
-        effects = publishing.confirm(chain, number)
+        effects = [e for number in numbers for e in publishing.confirm(chain, number)]
         if effects:
             behind = publishing.behind
             if behind:

@@ -44,6 +44,21 @@ class Carried(msgspec.Struct, gc=False):
     frame: bytes
 
 
+class _Kept(msgspec.Struct, gc=False):
+    at: float
+    frame: bytes
+
+
+class _Recent:
+    """The recent frames of one part, oldest first, and how many bytes they have."""
+
+    __slots__ = ("bytes", "frames")
+
+    def __init__(self) -> None:
+        self.frames: deque[_Kept] = deque()
+        self.bytes = 0
+
+
 class RecentFrames:
     """The frames of the last while, per part: bounded in time, in number and in bytes."""
 
@@ -52,39 +67,36 @@ class RecentFrames:
     ) -> None:
         self.keep_s = keep_s
         self.bounds = (frames, size_bytes)
-        self._frames: dict[PartKey, deque[tuple[float, bytes]]] = {}
-        self._bytes: dict[PartKey, int] = {}
+        self._parts: dict[PartKey, _Recent] = {}
 
     def add(self, part: PartKey, frame: bytes, now: float) -> None:
         """Remember a frame and forget what is too old or too much."""
-        frames = self._frames.get(part)
-        if frames is None:
-            frames = self._frames[part] = deque()
-            self._bytes[part] = 0
-        frames.append((now, frame))
-        held = self._bytes[part] + len(frame)
+        recent = self._parts.get(part)
+        if recent is None:
+            recent = self._parts[part] = _Recent()
+        frames, (most, most_bytes) = recent.frames, self.bounds
+        frames.append(_Kept(now, frame))
+        recent.bytes += len(frame)
         while frames and (
-            len(frames) > self.bounds[0]
-            or held > self.bounds[1]
-            or frames[0][0] < now - self.keep_s
+            recent.bytes > most_bytes or len(frames) > most or frames[0].at < now - self.keep_s
         ):
-            held -= len(frames.popleft()[1])
-        self._bytes[part] = held
+            recent.bytes -= len(frames.popleft().frame)
 
     def since(self, part: PartKey, at: float) -> list[bytes]:
         """Return the frames that came at or after `at`, oldest first."""
-        return [frame for came, frame in self._frames.get(part, ()) if came >= at]
+        recent = self._parts.get(part)
+        return [kept.frame for kept in recent.frames if kept.at >= at] if recent else []
 
     def forget(self, part: PartKey) -> None:
         """Drop everything about a part that was left."""
-        self._frames.pop(part, None)
-        self._bytes.pop(part, None)
+        self._parts.pop(part, None)
 
     def sizes(self) -> Sizes:
         """Return the fullest part's frames and bytes with their bounds."""
+        parts = self._parts.values()
         return {
-            "recent frames": (max(map(len, self._frames.values()), default=0), self.bounds[0]),
-            "recent bytes": (max(self._bytes.values(), default=0), self.bounds[1]),
+            "recent frames": (max((len(r.frames) for r in parts), default=0), self.bounds[0]),
+            "recent bytes": (max((r.bytes for r in parts), default=0), self.bounds[1]),
         }
 
 

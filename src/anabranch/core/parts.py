@@ -7,6 +7,7 @@ import msgspec
 
 from anabranch.core.duplicates import Budget, Duplicates
 from anabranch.core.ids import NodeId, PartKey, StreamPart, number_of, part_key
+from anabranch.core.known_frames import KnownFrames
 from anabranch.core.machine import Effect, Notice, Sizes, fullest
 from anabranch.core.messages import Contact
 from anabranch.core.overlay import (
@@ -53,6 +54,7 @@ class Parts:
         linked: Callable[[NodeId], bool],
     ) -> None:
         self.recent = RecentFrames()
+        self.known = KnownFrames()
         self._factories = factories
         self._context = (me, rng, self.recent, linked)
         self._directory = directory
@@ -103,6 +105,7 @@ class Parts:
         del self._parts[state.key], self._named[state.part]
         state.seen.forget()
         self.recent.forget(state.key)
+        self.known.forget(state)
         return state.overlay.leave(state.part, now)
 
     def _settings(self, part: StreamPart) -> PartSettings | None:
@@ -119,6 +122,7 @@ class Parts:
         return {"parts": (len(self._parts), MAX_PARTS)} | fullest(
             [
                 self.recent.sizes(),
+                self.known.sizes(),
                 *(overlay.sizes() for overlay in self.overlays.values()),
                 *(state.seen.sizes() for state in self),
                 *(state.publishing.sizes() for state in self if state.publishing),

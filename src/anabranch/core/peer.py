@@ -34,6 +34,7 @@ from anabranch.core.machine import (
     Publish,
     PublishNumbered,
     Received,
+    ReceivedBatch,
     Release,
     Retire,
     Rtt,
@@ -130,6 +131,7 @@ class Peer:
     def _kinds_of_events(self) -> dict[type, Callable[..., list[Effect]]]:
         kinds: dict[type, Callable[..., list[Effect]]] = {
             Received: self._received,
+            ReceivedBatch: self._batch,
             Wakeup: self._wakeup,
             LinkUp: self._link_up,
             LinkDown: self._link_down,
@@ -182,17 +184,33 @@ class Peer:
     # --- Packets --------------------------------------------------------------------------
 
     def _received(self, event: Received, now: float) -> list[Effect]:
-        data = event.data
+        return self._packets(event.sender, event.data, (0, len(event.data)), now)
+
+    def _batch(self, event: ReceivedBatch, now: float) -> list[Effect]:
+        return self._packets(event.sender, event.packets.data, event.packets.edges, now)
+
+    def _packets(
+        self, sender: NodeId, data: bytes, edges: Sequence[int], now: float
+    ) -> list[Effect]:
+        effects: list[Effect] = []
+        incoming = self._incoming
         try:
-            if data[:2] == codec.DATA_HEAD:
-                effects = self._incoming.data(event.sender, data, now)
-                if self._incoming.wakeup_at is not None:
-                    self._wake_by(self._incoming.wakeup_at)
-                    self._incoming.wakeup_at = None
-                return effects
-            return self._control(event.sender, data, now)
+            place = incoming.take(sender, data, edges, 0, now, effects)
+            incoming.settle(sender, now, effects)
+            while place < len(edges):
+                done = self._control(sender, data[edges[place] : edges[place + 1]], now)
+                effects += done
+                if done and any(type(e) is Disconnect and e.peer == sender for e in done):
+                    break
+                place = incoming.take(sender, data, edges, place + 2, now, effects)
+                incoming.settle(sender, now, effects)
         except RemoteError as error:
-            return self._punish(event.sender, error, now)
+            effects += incoming.confirm(sender) + self._punish(sender, error, now)
+        if incoming.confirmed:
+            effects += incoming.confirm(sender)
+        if incoming.has_moved:
+            self._wake_by(incoming.due())
+        return effects
 
     def _control(self, sender: NodeId, data: bytes, now: float) -> list[Effect]:
         message = codec.decode(data)
@@ -234,7 +252,7 @@ class Peer:
         state = self._parts.find(message.part)
         effects = None
         if state is not None and self._company.is_neighbour(state, sender, now):
-            effects = self._outgoing.got(state, message.chain, message.number, now)
+            effects = self._outgoing.got(state, message.chain, message.numbers, now)
         if effects is None:
             self._links.strain(sender, now)
             return []
@@ -331,7 +349,7 @@ class Peer:
     def _look_again(self, packet: Doubtful, now: float) -> list[Effect]:
         if not self._links.is_up(packet.sender):
             return [Dropped(packet.head, "link-down", packet.sender)]
-        return self._received(Received(packet.sender, packet.data), now)
+        return self._packets(packet.sender, packet.data, (0, len(packet.data)), now)
 
     # --- After every event that is not data -----------------------------------------------
 

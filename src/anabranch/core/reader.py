@@ -135,7 +135,7 @@ class Reader(Service):
     ) -> list[Effect]:
         """Hand a frame to one reader, with its key if it needs one."""
         keys = self._keys
-        if keys is None or not self._is_read(key):
+        if keys is None or keys.passes(frame) or not self._is_read(key):
             return [
                 Deliver(part, head, frame, hops, b"", ticket, after, cut.upto, cut.skip, cut.most)
             ]

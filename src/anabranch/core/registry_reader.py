@@ -34,14 +34,13 @@ from anabranch.core.messages import (
 from anabranch.core.messages.registry import NETWORK
 from anabranch.core.overlay import PartSettings
 from anabranch.core.registry import NetworkState, StreamState, is_chain_name
-from anabranch.core.registry_reads import MAX_READS, Read, Reads
+from anabranch.core.registry_reads import MAX_READS, Read, Reads, read_again_at
 from anabranch.core.registry_requests import MAX_REQUESTS, Requests
 from anabranch.core.registry_sources import Sources
 from anabranch.core.registry_view import Registry
 from anabranch.core.rendezvous import settings_of
 from anabranch.core.timers import Timers
 
-REFRESH_S = 60.0
 AGAIN_S = 2.0  # when a tracker that lacks something is asked once more
 DOUBT_EVERY_S = 0.5
 NO_GENESIS_S = 1.0  # when to ask again a tracker that does not know the network yet
@@ -76,6 +75,7 @@ class RegistryReader(Registry):
         self._reads = Reads()
         self._requests = Requests()
         self._timers: Timers[tuple[str, str]] = Timers()
+        self._began_at = 0.0
         self._is_old = False  # which was told
 
     # --- What others may ask --------------------------------------------------------------
@@ -195,6 +195,7 @@ class RegistryReader(Registry):
 
     def start(self, now: float) -> list[Effect]:
         """Hold the trackers that were found, to read the network's chain from them."""
+        self._began_at = now
         return self._done(self._sources.start(now), now)
 
     def tell(self, event: Event, now: float) -> list[Effect]:
@@ -287,8 +288,8 @@ class RegistryReader(Registry):
             self._timers.set((REFRESH, chain), now + NO_GENESIS_S)
             return []
         if read.tracker == self._readers[0] or (REFRESH, chain) not in self._timers:
-            refresh_s = REFRESH_S * (0.75 + 0.5 * self._rng.random())
-            self._timers.set((REFRESH, chain), now + refresh_s)
+            again_at = read_again_at(self._began_at, now, self._rng)
+            self._timers.set((REFRESH, chain), again_at)
         since = followed.lacking_since(read.tracker)
         if since is None or since > read.asked_at - LAG_S:
             followed.heard_at = max(followed.heard_at, read.asked_at)

@@ -4,6 +4,7 @@ One tracker that does not answer must not keep us from asking another, so each h
 own. A chain stands in the line of a tracker once, and is asked for once at a time.
 """
 
+import random
 from collections.abc import Iterable
 
 import msgspec
@@ -11,8 +12,20 @@ import msgspec
 from anabranch.core.ids import NodeId
 from anabranch.core.timers import Timers
 
+REFRESH_S = 60.0  # about how often a chain is read though nobody says that it has changed
+TOGETHER_S = 2.0  # what is due within this is read at one time: one packet for many chains
 ANSWER_S = 3.0  # how long a tracker may take to answer a read
 MAX_READS = 128  # under way at once, at one tracker
+
+
+def read_again_at(began_at: float, now: float, rng: random.Random) -> float:
+    """Return when to read a chain again that has just been read.
+
+    It is one of the moments of a node that began at its own time, so that a node in many streams
+    wakes seldom, and many nodes do not ask at once.
+    """
+    due_at = now + REFRESH_S * (0.75 + 0.5 * rng.random())
+    return due_at - (due_at - began_at) % TOGETHER_S
 
 
 class Read(msgspec.Struct):

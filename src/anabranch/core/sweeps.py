@@ -104,7 +104,7 @@ class Sweeps:
         for key in self._due.pop_due(now):
             sweep = self._sweeps[key]
             keepers = self._sources.keepers(sweep.part.stream)
-            if sweep.sample is None:
+            if keepers and sweep.sample is None:
                 sweep.sample = self._came(key)
                 self._due.set(key, now + LAG_S)
                 continue
@@ -112,7 +112,7 @@ class Sweeps:
             if keepers:
                 sweep.turn += 1
                 self._ask(sweep, keepers[sweep.turn % len(keepers)], _NOTHING)
-            else:
+            else:  # as it is with most streams: there is nothing to compare with
                 sweep.sample = None
                 self._due.set(key, now + self._spread(LATER_S))
 

@@ -30,6 +30,7 @@ from anabranch.core.machine import (
     LinkUp,
     Notice,
     Received,
+    ReceivedBatch,
     Sizes,
     Stored,
     Wakeup,
@@ -123,6 +124,9 @@ class TrackerNode:
             effects += self.replication.know(now)
         if type(event) is Received:
             effects += self._received(event, now)
+        elif type(event) is ReceivedBatch:
+            for packet in event.packets:
+                effects += self._settle(self._received(Received(event.sender, packet), now), now)
         elif type(event) is Wakeup:
             effects += self._wake(now)
         elif type(event) is LinkUp:

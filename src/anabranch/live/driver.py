@@ -15,6 +15,7 @@ from anabranch.core.ids import NodeId
 from anabranch.core.machine import (
     Congested,
     Connect,
+    Copies,
     Deliver,
     Disconnect,
     Dropped,
@@ -25,6 +26,7 @@ from anabranch.core.machine import (
     LinkUp,
     Machine,
     Received,
+    ReceivedBatch,
     Rtt,
     Send,
     Subscribe,
@@ -33,6 +35,7 @@ from anabranch.core.machine import (
     Writable,
 )
 from anabranch.core.messages import Control
+from anabranch.core.packets import Packets
 from anabranch.live.clock import Clock
 from anabranch.live.observer import Observer
 from anabranch.live.transports import Link, Transport
@@ -47,6 +50,8 @@ _WAKEUP = Wakeup()
 
 class Driver:
     """Stands between a machine and the world; the transport's owner."""
+
+    rounding_s = 0.0005  # uvloop counts whole milliseconds: a delay rounded down would end early
 
     def __init__(
         self,
@@ -66,6 +71,7 @@ class Driver:
         self._early_bytes = 0
         self._ended = False
         self._handling = False
+        self.at = 0.0  # the machine's time at the last event
         self._timer: asyncio.TimerHandle | None = None
         self._armed_at: float | None = None
         self._on_failure: list[Callable[[BaseException], None]] = []
@@ -125,23 +131,26 @@ class Driver:
             self._observer.linked(self._clock(), peer, False, reason)
         self.feed(LinkDown(peer, reason))
 
-    def received(self, peer: NodeId, packets: list[bytes]) -> None:
+    def received(self, peer: NodeId, packets: Packets) -> None:
         """Packets came."""
         if self._machine is None and not self._may_wait(peer, packets):
             return
-        self._waiting.extend([Received(peer, packet) for packet in packets])
+        if not self._observer.traces:
+            self._waiting.append(ReceivedBatch(peer, packets))
+        else:  # who traces has to know what was made of each
+            self._waiting.extend([Received(peer, packet) for packet in packets])
         if not self._handling:
             self._drain()
 
-    def _may_wait(self, peer: NodeId, packets: list[bytes]) -> bool:
+    def _may_wait(self, peer: NodeId, packets: Packets) -> bool:
         """Tell whether packets may wait for a machine; who brings too many loses its link."""
         if self._ended:
             return False
-        self._early_bytes += _weigh(packets)
+        self._early_bytes += _weigh(len(packets.data), len(packets))
         if self._early_bytes <= MAX_EARLY_BYTES:
             return True
         self._disconnect(Disconnect(peer, "too-early"), self._clock())
-        self._early_bytes = _weigh([e.data for e in self._waiting if type(e) is Received])
+        self._early_bytes = sum(map(_weight_of, self._waiting))
         return False
 
     def rtt(self, peer: NodeId, seconds: float) -> None:
@@ -165,12 +174,14 @@ class Driver:
             return
         self._handling = True
         try:
-            now = self._clock()
+            now = self.at = self._clock()
             while waiting and self._machine is machine:
                 event = waiting.popleft()
                 effects = machine.handle(event, now)
                 if type(event) is Received:
                     self._observer.came(now, event, effects)
+                elif type(event) is ReceivedBatch:
+                    self._observer.came_together(event)
                 self._perform(effects, now)
         except BaseException as error:
             self._fail(error)
@@ -193,7 +204,8 @@ class Driver:
             if self._timer is not None:
                 self._timer.cancel()
             self._armed_at = due
-            self._timer = asyncio.get_running_loop().call_later(max(0.0, due - now), self._ring)
+            delay_s = max(0.0, due - now) + self.rounding_s
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._ring)
 
     def _ring(self) -> None:
         self._timer = self._armed_at = None
@@ -208,42 +220,72 @@ class Driver:
     # --- Effects --------------------------------------------------------------------------
 
     def _perform(self, effects: list[Effect], now: float) -> None:
+        together: list[Forward] = []  # frames that go the same ways
+        delivered, hand_over = self._observer.delivered, self._handlers.get(Deliver)
         for effect in effects:
             kind = type(effect)
-            if kind is Dropped:
-                self._observer.dropped(now, effect)  # type: ignore[arg-type]
-            elif kind is Forward:
-                self._forward(effect, now)  # type: ignore[arg-type]
+            if kind is Forward:
+                if together and together[0].branches is not effect.branches:  # type: ignore[union-attr]
+                    self._forward(together, now)
+                    together = []
+                together.append(effect)  # type: ignore[arg-type]
             elif kind is Deliver:
-                self._observer.delivered(now, effect)  # type: ignore[arg-type]
-                self._handlers[Deliver](effect)
-            elif kind is Send:
-                self._send(effect, now)  # type: ignore[arg-type]
-            elif kind is Connect:
-                self._transport.dial(effect.peer, effect.address)  # type: ignore[union-attr,arg-type]
-            elif kind is Disconnect:
-                self._disconnect(effect, now)  # type: ignore[arg-type]
-            else:
-                self._observer.other(now, effect)
-                handler = self._handlers.get(kind)
-                if handler is not None:
-                    handler(effect)
+                delivered(now, effect)  # type: ignore[arg-type]
+                hand_over(effect)  # type: ignore[misc]
+            elif kind is Copies:
+                self._withdraw(effect)  # type: ignore[arg-type]
+            else:  # what comes after frames must not overtake them
+                if together:
+                    self._forward(together, now)
+                    together = []
+                self._perform_rare(effect, now)
+        if together:
+            self._forward(together, now)
 
-    def _forward(self, forward: Forward, now: float) -> None:
-        route = packet = None
-        sent: list[NodeId] = []
-        for peer, branch in forward.branches:
-            if packet is None or branch is not route:
-                route = branch
-                packet = codec.carry_head(forward.overlay, branch) + forward.frame
+    def _perform_rare(self, effect: Effect, now: float) -> None:
+        if type(effect) is Dropped:
+            self._observer.dropped(now, effect)
+        elif type(effect) is Send:
+            self._send(effect, now)
+        elif type(effect) is Connect:
+            self._transport.dial(effect.peer, effect.address)
+        elif type(effect) is Disconnect:
+            self._disconnect(effect, now)
+        else:
+            self._observer.other(now, effect)
+            handler = self._handlers.get(type(effect))
+            if handler is not None:
+                handler(effect)
+
+    def _forward(self, forwards: list[Forward], now: float) -> None:
+        """Send frames that have the same branches, all of them to each in one call."""
+        route: bytes | None = None
+        packets: list[bytes] = []
+        size = sent_bytes = 0
+        observer, overlay = self._observer, forwards[0].overlay
+        for peer, branch in forwards[0].branches:
+            if branch is not route:
+                route, head = branch, codec.carry_head(overlay, branch)
+                packets = [head + forward.frame for forward in forwards]
+                size = sum(map(len, packets))
             link = self.links.get(peer)
             if link is None:
-                self._observer.dropped(now, Dropped(forward.head, "no-link", peer))
+                for forward in forwards:
+                    observer.dropped(now, Dropped(forward.head, "no-link", peer))
                 continue
-            link.send(packet)
-            sent.append(peer)
-        if packet is not None:
-            self._observer.sent(now, sent, forward.head, len(packet))
+            link.send(*packets)
+            sent_bytes += size
+            if observer.traces:
+                for forward, packet in zip(forwards, packets, strict=True):
+                    observer.sent(now, peer, forward.head, len(packet))
+        observer.metrics.bytes_out += sent_bytes
+
+    def _withdraw(self, copies: Copies) -> None:
+        """Count what was here before; who has sent it needs no copy from us any more."""
+        self._observer.copies(copies)
+        link = self.links.get(copies.peer)
+        if link is not None and not self._observer.traces:
+            self._observer.metrics.bytes_out -= link.withdraw(copies.names)
 
     def _send(self, send: Send, now: float) -> bool:
         link = self.links.get(send.to)
@@ -265,14 +307,21 @@ class Driver:
         self._waiting.extend(kept)
 
 
-def _weigh(packets: list[bytes]) -> int:
+def _weigh(size: int, packets: int) -> int:
     """Return how many bytes packets take while they wait."""
-    return sum(map(len, packets)) + EVENT_BYTES * len(packets)
+    return size + EVENT_BYTES * packets
+
+
+def _weight_of(event: Event) -> int:
+    """Return how many bytes the packets take that an event brings."""
+    if type(event) is ReceivedBatch:
+        return _weigh(len(event.packets.data), len(event.packets))
+    return _weigh(len(event.data), 1) if type(event) is Received else 0
 
 
 def _peer_of(event: Event) -> NodeId | None:
     """Return on whose link an event happened, if on any."""
-    if type(event) is Received:
+    if type(event) is Received or type(event) is ReceivedBatch:
         return event.sender
     if isinstance(event, LinkUp | LinkDown | Rtt | Congested | Writable):
         return event.peer

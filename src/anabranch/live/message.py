@@ -1,5 +1,6 @@
 """Messages as users meet them: contents in and out, and the name of each message."""
 
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -91,6 +92,7 @@ def message_id(stream: str, partition: int, publisher: str, chain: str, number: 
     return MessageId(stream, partition, timestamp_ms, sequence, publisher, chain)
 
 
+@lru_cache(4_096)
 def names_of_chain(chain: ChainKey) -> tuple[str, str]:
     """Return a chain's publisher and id as text."""
     return "0x" + chain[:NODE_ID_BYTES].hex(), chain[NODE_ID_BYTES:].hex()

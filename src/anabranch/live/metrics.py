@@ -43,13 +43,15 @@ class Delays:
     __slots__ = ("_counts", "count", "max_us", "sum_us")
 
     def __init__(self) -> None:
-        self._counts = [0] * BUCKETS
+        self._counts: list[int] = []  # made when there is something to count: most parts are quiet
         self.count = 0
         self.sum_us = 0
         self.max_us = 0
 
     def add(self, delay_us: int, count: int = 1) -> None:
         """Count messages that took this long."""
+        if not self._counts:
+            self._counts = [0] * BUCKETS
         if delay_us < 0:  # the publisher's clock is ahead of ours
             delay_us = 0
         self.count += count
@@ -64,6 +66,10 @@ class Delays:
 
     def merge(self, other: "Delays") -> None:
         """Add what another histogram holds."""
+        if not other._counts:
+            return
+        if not self._counts:
+            self._counts = [0] * BUCKETS
         self.count += other.count
         self.sum_us += other.sum_us
         self.max_us = max(self.max_us, other.max_us)
@@ -110,6 +116,7 @@ class Delays:
             raise LocalError(f"not a histogram that `to_dict` wrote: {error!r}") from error
         if not all(0 <= place < BUCKETS and count >= 0 for place, count in counts.items()):
             raise LocalError(f"not a histogram that `to_dict` wrote: buckets go to {BUCKETS - 1}")
+        delays._counts = [0] * BUCKETS
         for place, count in counts.items():
             delays._counts[place] = count
         delays.count = sum(counts.values())
@@ -181,7 +188,7 @@ class Metrics:
 
     def deliver(self, part: StreamPart | None, count: int, delay_us: int) -> None:
         """Count messages that were handed to the application, and how long they took."""
-        counted = self.part(part)
+        counted = self._parts.get(part) or self.part(part)
         counted.delivered += count
         counted.recent.add(delay_us, count)
 
@@ -207,8 +214,10 @@ class Metrics:
     def report(self, part: StreamPart, now: float) -> Report:
         """Make the node's account of a part for its tracker; the delays begin anew."""
         counted = self.part(part)
-        recent, counted.recent = counted.recent, Delays()
-        counted.delays.merge(recent)
+        recent = counted.recent
+        if recent.count:
+            counted.recent = Delays()
+            counted.delays.merge(recent)
         counted.reported_at = now
         return Report(
             part,

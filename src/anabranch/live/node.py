@@ -5,7 +5,7 @@ every question to the registry its answer.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from types import MappingProxyType
 
 from anabranch.core.changes import Right
@@ -47,11 +47,11 @@ from anabranch.live.key_store import KeyStore
 from anabranch.live.observer import Observer
 from anabranch.live.publications import Publication, Publications
 from anabranch.live.questions import Questions
+from anabranch.live.reports import EVERY_S, Turns
 from anabranch.live.subscription import Subscription
 from anabranch.live.subscriptions import Subscriptions
 from anabranch.live.transports import Transport
 
-REPORT_EVERY_S = 2.0
 LOOK_EVERY_S = 0.1  # whether others still need us
 
 
@@ -86,13 +86,14 @@ class Node:
         self._left = asyncio.Event()
         self.failed = asyncio.Event()  # by a mistake of ours
         self._reporting: asyncio.TimerHandle | None = None
+        self._turns = Turns()
         self.publications = Publications(self._feed, observer.name_part)
         self._subscriptions = Subscriptions(self._feed, observer.name_part, self._unread)
         observer.on_unreadable = self._subscriptions.unreadable
         self.driver = Driver(
             transport,
             {
-                Deliver: lambda effect: self._subscriptions.deliver(effect, self.driver.now()),
+                Deliver: self._deliver,
                 Missed: self._subscriptions.missed,
                 PageEnded: self._subscriptions.page_ended,
                 HistoryEnded: self._subscriptions.history_ended,
@@ -114,6 +115,9 @@ class Node:
 
     def _feed(self, event: Event) -> None:
         self.driver.feed(event)
+
+    def _deliver(self, effect: Deliver) -> None:
+        self._subscriptions.deliver(effect, self.driver.at)
 
     @property
     def address(self) -> str:
@@ -330,7 +334,7 @@ class Node:
 
     # --- What people look at --------------------------------------------------------------
 
-    def members(self) -> Iterable[StreamPart]:
+    def members(self) -> list[StreamPart]:
         """Return the parts we are a member of, sorted."""
         return sorted({**self.publications.parts, **dict.fromkeys(self._subscriptions)})
 
@@ -343,10 +347,10 @@ class Node:
 
     def _report(self) -> None:
         """Tell the trackers how it goes, for people to look at."""
-        for part in self.members():
+        for part in self._turns.take(self.members()):
             settings = self.settings(part)
             report = self.observer.report(part, self.driver.now())
             for contact in settings.trackers if settings else ():
                 if self.driver.say(contact.node, report):
                     break
-        self._reporting = asyncio.get_running_loop().call_later(REPORT_EVERY_S, self._report)
+        self._reporting = asyncio.get_running_loop().call_later(EVERY_S, self._report)

@@ -1,6 +1,6 @@
 """What a driver sees, counted always and traced if somebody asked for it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from anabranch.core import codec, frames
@@ -18,6 +18,7 @@ from anabranch.core.ids import (
 from anabranch.core.key_asking import NO_KEY
 from anabranch.core.key_exchange import UNREADABLE as NOT_TO_BE_READ
 from anabranch.core.machine import (
+    Copies,
     Deliver,
     Dropped,
     Effect,
@@ -25,6 +26,7 @@ from anabranch.core.machine import (
     Notice,
     Published,
     Received,
+    ReceivedBatch,
     Send,
 )
 from anabranch.core.messages import Instruction, Report
@@ -53,6 +55,11 @@ class Observer:
         self.links_lost = 0
         self.on_unreadable: Callable[[StreamPart, int, int], None] = lambda part, count, to: None
         self.notices: dict[str, int] = {}
+
+    @property
+    def traces(self) -> bool:
+        """Whether anything is written, and not only counted."""
+        return self._recorder is not None
 
     def record(self, at: float, write: Write) -> None:
         """Write everything that happens from now on to one more place, and what is wanted now."""
@@ -102,15 +109,27 @@ class Observer:
         self.metrics.bytes_in += len(event.data)
         if self._recorder is None or event.data[:2] != codec.DATA_HEAD:
             return
-        did = next((e for e in effects if type(e) in (Deliver, Forward, Dropped, Notice)), None)
+        kinds = (Copies, Deliver, Forward, Dropped, Notice)
+        did = next((e for e in effects if type(e) in kinds), None)
         if type(did) is Dropped or type(did) is Notice:
             return
         try:
             head = frames.peek(event.data, codec.frame_start(event.data))
         except RemoteError:  # of a peer that the machine does not listen to
             return
+        if type(did) is Copies:
+            self._recorder.duplicate(at, self._node, event.sender, head)
+            return
         hops = event.data[4] if event.data[3] else 0
         self._recorder.received(at, self._node, event.sender, head, hops)
+
+    def came_together(self, event: ReceivedBatch) -> None:
+        """Packets came, and nobody traces."""
+        self.metrics.bytes_in += len(event.packets.data)
+
+    def copies(self, effect: Copies) -> None:
+        """Frames came that were here before."""
+        self.metrics.duplicate(self._parts.get(effect.part), len(effect.names))
 
     def delivered(self, at: float, effect: Deliver) -> None:
         """The application has a frame."""
@@ -130,20 +149,16 @@ class Observer:
     def dropped(self, at: float, effect: Dropped) -> None:
         """A frame, or a copy of it, ended here."""
         part = self._parts.get(effect.head.part)
-        if effect.reason == "duplicate":
-            self.metrics.duplicate(part)
-        else:
-            self.metrics.drop(part, effect.reason)
-            if part is not None and effect.reason in UNREADABLE:
-                self.on_unreadable(part, effect.head.count, effect.to)
+        self.metrics.drop(part, effect.reason)
+        if part is not None and effect.reason in UNREADABLE:
+            self.on_unreadable(part, effect.head.count, effect.to)
         if self._recorder is not None:
             self._recorder.dropped(at, self._node, effect.peer, effect.head, effect.reason)
 
-    def sent(self, at: float, peers: Sequence[NodeId], head: FrameHead, size_bytes: int) -> None:
-        """Copies of a frame left."""
-        self.metrics.bytes_out += size_bytes * len(peers)
+    def sent(self, at: float, peer: NodeId, head: FrameHead, size_bytes: int) -> None:
+        """A copy of a frame left, and somebody may trace."""
         if self._recorder is not None:
-            self._recorder.sent(at, self._node, peers, head, size_bytes)
+            self._recorder.sent(at, self._node, [peer], head, size_bytes)
 
     def missed(self, part: StreamPart, count: int) -> None:
         """A reader of ours was too slow."""

@@ -89,9 +89,12 @@ class Questions:
 
     def _forget_chains(self) -> None:
         """Make room for another chain: those go first that were not looked up for longest."""
+        too_many = len(self._looked_up) - MAX_LOOKED_UP
+        if too_many <= 0:  # to ask what is in use takes long where that is much
+            return
         used = self._used()
         idle = [c for c in self._looked_up if c not in used and c != NETWORK]
-        for chain in idle[: max(0, len(self._looked_up) - MAX_LOOKED_UP)]:
+        for chain in idle[:too_many]:
             del self._looked_up[chain]
             self._registry.forget(chain)
 

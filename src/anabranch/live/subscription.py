@@ -23,14 +23,23 @@ from anabranch.core.messages.storage import Selection
 from anabranch.core.reader import TOO_MANY
 from anabranch.core.resends import DOWN, LATE
 from anabranch.live.errors import AnabranchError, HistoryLost
-from anabranch.live.message import Message, decode_content, gap_of, names_of
+from anabranch.live.message import Gap, Message, decode_content, gap_of, names_of_chain
 
 DEFAULT_BUFFER = 10_000
 MAX_BUFFER_BYTES = 64 << 20
 MAX_WAITING_GAPS = 1_000  # those that come after are counted, not told
 
-# A frame, when it came, and whether it is history; or what is to be known at that place.
-Waiting = tuple[Deliver, float, bool] | Missed | PageEnded | HistoryEnded
+
+class _Came(msgspec.Struct, gc=False):
+    """A frame, when it came, and whether it is history."""
+
+    deliver: Deliver
+    at: float
+    is_past: bool
+
+
+# A frame, or what is to be known at that place.
+Waiting = _Came | Missed | PageEnded | HistoryEnded
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -93,7 +102,7 @@ class Subscription:
         self._past: dict[int, Callable[[int], None]] = {}  # those whose history is being read,
         self._arriving: dict[int, None] = {}  # and those of which more is to come
         self._by_time = plan.history is not None and plan.history.by_number
-        self._pages: dict[int, list[tuple[Deliver, float, bool]]] = {}  # in the order of time
+        self._pages: dict[int, list[_Came]] = {}  # in the order of time
         self._gaps: list[Missed] = []  # before the next message
         self._waiting_gaps = 0  # these, and those among the frames
         self._enter, self._leave = enter, leave
@@ -167,9 +176,9 @@ class Subscription:
             return
         is_past = deliver.to in self._arriving
         if is_past and self._by_time:
-            self._pages.setdefault(deliver.to, []).append((deliver, at, True))
+            self._pages.setdefault(deliver.to, []).append(_Came(deliver, at, True))
             return
-        self._frames.append((deliver, at, is_past))
+        self._frames.append(_Came(deliver, at, is_past))
         if not is_past:
             self._waiting_messages += deliver.head.count
             self._waiting_bytes += len(deliver.frame)
@@ -194,7 +203,7 @@ class Subscription:
             return
         # Keys come in any order, and frames with them: the page is whole now, and in order.
         page = self._pages.pop(end.to, [])
-        page.sort(key=lambda row: (row[0].head.first, row[0].head.chain))
+        page.sort(key=lambda came: (came.deliver.head.first, came.deliver.head.chain))
         self._frames.extend(page)
         self._frames.append(end)
         if type(end) is HistoryEnded:
@@ -209,9 +218,9 @@ class Subscription:
             if at is None or at == len(self._frames) - 1:
                 return
             oldest = self._frames[at]
-            assert isinstance(oldest, tuple)
+            assert type(oldest) is _Came
             del self._frames[at]
-            self._drop(oldest[0])
+            self._drop(oldest.deliver)
 
     def _drop(self, oldest: Deliver) -> None:
         count = oldest.head.count
@@ -277,8 +286,8 @@ class Subscription:
 
     def _open_next(self) -> None:
         waiting = self._frames.popleft()
-        if type(waiting) is tuple:
-            self._open_frame(*waiting)
+        if type(waiting) is _Came:
+            self._open_frame(waiting.deliver, waiting.at, waiting.is_past)
         elif type(waiting) is Missed:
             if self._gaps and _join(self._gaps[-1], waiting):
                 self._waiting_gaps -= 1
@@ -308,7 +317,7 @@ class Subscription:
             self._waiting_messages -= head.count
             self._waiting_bytes -= len(deliver.frame)
         try:
-            opened = frames.messages(deliver.frame, deliver.key)
+            opened = frames.messages(deliver.frame, deliver.key, head)
         except RemoteError:  # its publisher signed it so; one of them must not stop the stream
             self.unreadable += head.count
             return
@@ -316,10 +325,12 @@ class Subscription:
             opened = _wanted(opened, deliver)
         if not opened:  # what is to be told is told with the next message that there is
             return
-        publisher, chain = names_of(head)
+        publisher, chain = names_of_chain(head.chain)
         missed, self._missed_since = self._missed_since, 0
-        gaps, self._gaps = tuple(map(gap_of, self._gaps)), []
-        self._waiting_gaps -= len(gaps)
+        gaps: tuple[Gap, ...] = ()
+        if self._gaps:
+            gaps, self._gaps = tuple(map(gap_of, self._gaps)), []
+            self._waiting_gaps -= len(gaps)
         for message in opened:
             key, data, content_type = split_key(message.content, message.content_type)
             content, kind, problem = decode_content(data, content_type)
@@ -344,7 +355,7 @@ class Subscription:
 
 
 def _is_live(waiting: Waiting) -> bool:
-    return isinstance(waiting, tuple) and not waiting[2]
+    return type(waiting) is _Came and not waiting.is_past
 
 
 def _join(before: Missed, after: Missed) -> bool:

@@ -1,5 +1,7 @@
 """A node's place in one part's overlay, as its tracker and its neighbours have made it."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 from anabranch.core.errors import RemoteError
@@ -7,10 +9,16 @@ from anabranch.core.ids import NodeId, StreamPart
 from anabranch.core.messages import Contact, Instruction
 from anabranch.core.messages.tracker import MAX_COUNTER
 
+MAX_HOPS = 255
+MAX_ONWARD = 256  # ways through this node that are remembered, per part
 OVERLAP_S = 2.0  # our last neighbours may have been cut off before we were
 MAX_LEAP = 1 << 40  # how far a counter may go ahead: one that ran to its end would end the protocol
 WORDS = 200.0  # that a tracker may say of one part at once,
 WORDS_PER_S = 10.0  # and in the long run: it gathers changes for a tenth of a second
+
+HOPS = [bytes([hops]) for hops in range(MAX_HOPS + 1)]
+
+Branches = Sequence[tuple[NodeId, bytes]]
 
 
 class Membership(msgspec.Struct):
@@ -32,6 +40,8 @@ class Membership(msgspec.Struct):
     retiring: dict[NodeId, None] = msgspec.field(default_factory=dict)
     failed: dict[NodeId, None] = msgspec.field(default_factory=dict)
     flood: list[NodeId] = msgspec.field(default_factory=list)
+    # From whom a frame came, and with how many hops: to whom it goes on, and with what route.
+    onward: dict[tuple[NodeId, bytes], Branches] = msgspec.field(default_factory=dict)
 
     @property
     def settling(self) -> bool:
@@ -75,10 +85,22 @@ class Membership(msgspec.Struct):
 
     # --- Whom frames flow to, and what may have passed us by ------------------------------
 
+    def branches(self, came_from: NodeId, route: bytes) -> Branches:
+        """Return where a frame goes on that came from a neighbour by a route."""
+        found = self.onward.get((came_from, route))
+        if found is None:
+            further = HOPS[min((route[0] if route else 0) + 1, MAX_HOPS)]
+            found = [(peer, further) for peer in self.flood if peer != came_from]
+            if len(self.onward) >= MAX_ONWARD:
+                self.onward.clear()
+            self.onward[came_from, route] = found
+        return found
+
     def reflood(self, keep_s: float, now: float) -> None:
         """Bring the sorted list of those we send to up to date."""
         self.end_lack(keep_s, now)
         before = self.flood
+        self.onward.clear()
         self.flood = sorted(p for p in self.met if p in self.wanted or p in self.retiring)
         fewer = len(self.flood) < len(before)
         if fewer and self.lacking_since is None and 2 * len(self.flood) <= self.degree:

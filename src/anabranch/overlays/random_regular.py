@@ -23,7 +23,7 @@ from anabranch.core.messages.links import MAX_RECENT_MS
 from anabranch.core.messages.tracker import MAX_RTT_US
 from anabranch.core.overlay import Carried, Overlay, PartSettings
 from anabranch.core.timers import Timers
-from anabranch.overlays.membership import Membership
+from anabranch.overlays.membership import HOPS, Membership
 
 SETTLE_S = 5.0  # how long an instruction may take before the node reports what came of it
 ATTEMPT_EVERY_S = 2.0
@@ -32,9 +32,6 @@ LOST_AFTER_S = 1.5  # how long a neighbour may be gone before the tracker hears 
 TRACKER_PATIENCE_S = 3.0  # how long a tracker may be out of reach before the next is tried
 BUSY_MS = 250  # what a Meet may wait at both ends, where others are being met as well
 UNKNOWN_RTT_US = 2_000_000  # what a round trip may take before one has been measured
-MAX_HOPS = 255
-
-HOPS = [bytes([hops]) for hops in range(MAX_HOPS + 1)]
 
 SETTLE, ATTEMPT, STATUS, TRACKER = "settle", "attempt", "status", "tracker"
 
@@ -58,9 +55,7 @@ class RandomRegular(Overlay):
         self, part: StreamPart, carried: Carried, came_from: NodeId, first: bool, now: float
     ) -> list[Effect]:
         """Flood: on to all neighbours but the sender."""
-        route = HOPS[min(self.hops(carried.route) + 1, MAX_HOPS)]
-        flood = self._members[part].flood
-        branches = [(peer, route) for peer in flood if peer != came_from]
+        branches = self._members[part].branches(came_from, carried.route)
         return [Forward(self.code, carried.head, branches, carried.frame)] if branches else []
 
     def publish(self, part: StreamPart, carried: Carried, now: float) -> list[Effect]:

@@ -16,6 +16,7 @@ from anabranch.core.key_exchange import UNREADABLE
 from anabranch.core.machine import (
     Answered,
     Connect,
+    Copies,
     Deliver,
     Disconnect,
     Drained,
@@ -64,7 +65,7 @@ START_AT = 1_767_225_600.0  # every run begins on the first of January 2026
 
 _WAKEUP = Wakeup()
 _DATA = bytes([codec.DATA])
-_TAKEN = ("duplicate", UNREADABLE, NO_KEY)
+_TAKEN = (UNREADABLE, NO_KEY)
 
 
 class Simulator:
@@ -203,19 +204,20 @@ class Simulator:
         if observer is not None:
             observer.packet(node, event, self.now)
         did = effects[0] if effects else None
-        copy = type(did) is Dropped and did.reason == "duplicate"
         # What is dropped for another peer is a frame that its full queue had no room for; one
         # that we may not read, or cannot, is carried all the same.
         refused = type(did) is Dropped and did.peer == event.sender and did.reason not in _TAKEN
         if type(did) is Notice or refused:
             return
-        if type(did) is Deliver or type(did) is Forward or (type(did) is Dropped and copy):
+        if type(did) is Deliver or type(did) is Forward:
             head = did.head
-        else:  # a node at the edge that carries and does not subscribe
+        else:  # a copy, or a node at the edge that carries and does not subscribe
             head = frames.peek(event.data, codec.frame_start(event.data))
         if observer is not None:
             observer.accepted(node, head)
-        if recorder is not None and not copy:
+        if recorder is not None and type(did) is Copies:
+            recorder.duplicate(self.now, node.id, event.sender, head)
+        elif recorder is not None:
             hops = event.data[4] if event.data[3] else 0
             recorder.received(self.now, node.id, event.sender, head, hops)
 
@@ -250,7 +252,7 @@ class Simulator:
                 self._deliver(node, effect)
             elif type(effect) is Send:
                 self._send(node, effect.to, effect.message)
-            else:
+            elif type(effect) is not Copies:
                 self._perform_rare(node, effect)
 
     def _perform_rare(self, node: SimNode, effect: Effect | Raw) -> None:

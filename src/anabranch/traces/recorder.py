@@ -110,15 +110,20 @@ class Recorder:
     def dropped(
         self, at: float, node: NodeId, peer: NodeId | None, head: FrameHead, reason: str
     ) -> None:
-        """A copy ended: as a duplicate, which is the ordinary way, or for another reason."""
+        """A frame, or a copy of it, ended, and not because it was here before."""
         publisher, chain = self._chains.get(head.chain) or self._chain(head.chain)
         name = self._nodes.get(node) or self._name(node)
         part = self._parts.get(head.part) or head.part.hex()
         sender = "" if peer is None else self._nodes.get(peer) or self._name(peer)
-        if reason == "duplicate":
-            self._write(schema.Duplicate(at, name, part, publisher, chain, head.last, sender))
-        else:
-            self._write(schema.Dropped(at, name, part, publisher, chain, head.last, reason, sender))
+        self._write(schema.Dropped(at, name, part, publisher, chain, head.last, reason, sender))
+
+    def duplicate(self, at: float, node: NodeId, peer: NodeId, head: FrameHead) -> None:
+        """A copy ended as most do: the frame was here before."""
+        publisher, chain = self._chains.get(head.chain) or self._chain(head.chain)
+        name = self._nodes.get(node) or self._name(node)
+        part = self._parts.get(head.part) or head.part.hex()
+        sender = self._nodes.get(peer) or self._name(peer)
+        self._write(schema.Duplicate(at, name, part, publisher, chain, head.last, sender))
 
     def subscribed(self, at: float, node: NodeId, part: StreamPart, wants: bool) -> None:
         """An application wants the messages of a part, or wants them no more."""

@@ -4,26 +4,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anabranch.core import codec
 from anabranch.core.codec import MAX_PACKET_BYTES
 from anabranch.core.errors import RemoteError
+from anabranch.core.frames import HEAD
+from anabranch.core.messages import Leave
 from anabranch.live.transports.batches import (
     FULL_BATCH_BYTES,
     MAX_BATCH_BYTES,
     batches,
-    lengthen,
     packets,
+    without,
 )
+from machines import PART, SIGNERS, Chain, packet
 
 
 def joined(sent: list[bytes]) -> list[bytes]:
-    pieces = [piece for packet in sent for piece in (lengthen(packet), packet)]
-    return [bytes(batch) for batch in batches(pieces)]
+    return [bytes(batch) for batch in batches(sent)]
 
 
 @given(st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=30))
 def test_one_batch_carries_what_was_sent(sent: list[bytes]) -> None:
     (batch,) = joined(sent)
-    assert packets(batch) == sent
+    assert list(packets(batch)) == sent
 
 
 def test_nothing_makes_no_batch() -> None:
@@ -45,7 +48,7 @@ def test_the_greatest_packets_fit() -> None:
 
 
 def test_room_is_left_in_front() -> None:
-    (batch,) = batches([lengthen(b"packet"), b"packet"], bytes(14))
+    (batch,) = batches([b"packet"], bytes(14))
     assert batch == bytearray(bytes(14) + b"\0\0\0\6packet")
 
 
@@ -74,4 +77,22 @@ def test_what_can_be_read_was_written_so(batch: bytes) -> None:
         read = packets(batch)
     except RemoteError:
         return
-    assert joined(read) == [batch]
+    assert joined(list(read)) == [batch]
+
+
+def test_frames_that_somebody_has_are_taken_out_of_its_queue() -> None:
+    chain = Chain(SIGNERS[5])
+    one, two, three = (chain.frame() for _ in range(3))
+    control = codec.encode(Leave(PART))
+    queue = [packet(one), control, packet(two, route=b"\7" * 9), packet(three)]
+    names = [frame[: HEAD.size] for frame in (two, one)]
+    kept, size = without(queue, names)
+    assert kept == [control, packet(three)]
+    assert size == len(queue[0]) + len(queue[2])
+    assert without(kept, names) == (kept, 0)
+
+
+def test_what_is_no_frame_is_never_taken_out() -> None:
+    frame = Chain(SIGNERS[5]).frame()
+    disguised = b"\0\0\0\1\2" + frame  # where a data packet's frame would lie
+    assert without([disguised, b"", b"\4"], [frame[: HEAD.size]]) == ([disguised, b"", b"\4"], 0)

@@ -4,9 +4,11 @@ import asyncio
 
 import pytest
 
+from anabranch.core.codec import name_of
 from anabranch.core.ids import NodeId
 from anabranch.live.transports.memory import MemoryHub, MemoryTransport
 from live.transports.endpoints import Owner, run, until
+from machines import SIGNERS, Chain, packet
 
 A, B, C = (NodeId(letter * 20) for letter in (b"a", b"b", b"c"))
 
@@ -101,5 +103,29 @@ def test_a_node_does_not_link_with_itself() -> None:
         one.dial(A, one.address)
         await until(lambda: ear.downs)
         assert ear.downs == [(A, "self-dial")]
+
+    run(test())
+
+
+def test_what_the_other_has_sent_meanwhile_is_not_sent_to_it() -> None:
+    async def test() -> None:
+        hub = MemoryHub()
+        (one, ear), (other, other_ear) = await started(hub, A, 0.01), await started(hub, B, 0.01)
+        await one.find(other.address)
+        link = ear.links[B]
+        chain = Chain(SIGNERS[5])
+        known, new = packet(chain.frame()), packet(chain.frame())
+        link.send(known, b"word", new)
+        assert link.withdraw([name_of(known), name_of(packet(chain.frame()))]) == len(known)
+        link.send(b"end")
+        await until(lambda: b"end" in other_ear.packets)
+        assert other_ear.packets == [b"word", new, b"end"]
+        link.send(known)
+        assert link.withdraw([name_of(known)]) == len(known)  # and nothing is left to send
+        await asyncio.sleep(0)
+        link.send(b"more")
+        await until(lambda: b"more" in other_ear.packets)
+        assert other_ear.packets[-2:] == [b"end", b"more"]
+        assert link.withdraw([name_of(known)]) == 0
 
     run(test())

@@ -20,6 +20,7 @@ TICKET_BYTES = 16
 MAX_KEY_REQUEST_BYTES = 1_024
 MAX_KEY_ANSWER_BYTES = 4 * 1_024
 MAX_KEY_HOPS = 64
+MAX_GOT = 256  # frames in one word
 
 Signature = Annotated[bytes, msgspec.Meta(min_length=SIGNATURE_BYTES, max_length=SIGNATURE_BYTES)]
 RequestTicket = Annotated[bytes, msgspec.Meta(min_length=TICKET_BYTES, max_length=TICKET_BYTES)]
@@ -52,11 +53,14 @@ class SlowDown(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
 
 class Got(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=4):
-    """To who made a frame and sent it to us: we have the one that ends with this number."""
+    """To who made frames and sent them to us: we have those that end with these numbers."""
 
     part: StreamPart
     chain: Annotated[ChainKey, msgspec.Meta(min_length=CHAIN_KEY_BYTES, max_length=CHAIN_KEY_BYTES)]
-    number: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+    numbers: Annotated[
+        tuple[Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)], ...],
+        msgspec.Meta(min_length=1, max_length=MAX_GOT),
+    ]
 
 
 class Introduce(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=5):

@@ -7,6 +7,7 @@ to a node. It never reads the machine and the machine never sees it: the driver 
 from typing import Protocol
 
 from anabranch.core.ids import NodeId
+from anabranch.core.packets import Packets
 from anabranch.live.errors import AnabranchError
 
 
@@ -20,8 +21,11 @@ class Link(Protocol):
     peer: NodeId
     rtt_s: float | None
 
-    def send(self, packet: bytes) -> None:
-        """Queue a packet; all that is queued in one turn of the loop leaves in one write."""
+    def send(self, *packets: bytes) -> None:
+        """Queue packets; all that is queued in one turn of the loop leaves in one write."""
+
+    def withdraw(self, names: list[bytes]) -> int:
+        """Take frames with these heads out of the queue; return how many bytes that were."""
 
     def close(self, reason: str) -> None:
         """End the link; its owner hears nothing more of it."""
@@ -36,7 +40,7 @@ class LinkOwner(Protocol):
     def link_down(self, peer: NodeId, reason: str) -> None:
         """The link to `peer` ended, or dialling it failed."""
 
-    def received(self, peer: NodeId, packets: list[bytes]) -> None:
+    def received(self, peer: NodeId, packets: Packets) -> None:
         """Packets came, in order."""
 
     def rtt(self, peer: NodeId, seconds: float) -> None:

@@ -13,6 +13,7 @@ import re
 import time
 from collections import deque
 from enum import Enum, auto
+from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -23,7 +24,7 @@ from anabranch.core.handshake import Accepting, Dialling, Ready, encode
 from anabranch.core.identity import Verify
 from anabranch.core.ids import NodeId
 from anabranch.live.transports import LinkOwner
-from anabranch.live.transports.batches import batches, lengthen, packets
+from anabranch.live.transports.batches import LENGTH_BYTES, batches, packets, without
 
 if TYPE_CHECKING:
     from anabranch.live.transports.dials import Dial
@@ -54,7 +55,12 @@ class Timing(msgspec.Struct, frozen=True):
 
     def ticks(self, seconds: float) -> int:
         """Return how many ticks are at least that long."""
-        return max(1, round(seconds / self.tick_s))
+        return _ticks(seconds, self.tick_s)
+
+
+@lru_cache(64)
+def _ticks(seconds: float, tick_s: float) -> int:
+    return max(1, round(seconds / tick_s))
 
 
 class Keeper(Protocol):
@@ -73,6 +79,9 @@ class Keeper(Protocol):
     def opened(self, connection: "Connection") -> None:
         """Whom we dialled is ready."""
 
+    def due(self, connection: "Connection") -> None:
+        """Something waits to be written: flush the connection later in this turn of the loop."""
+
     def let_go(self, connection: "Connection") -> None:
         """The owner ends this link."""
 
@@ -87,6 +96,10 @@ class Stage(Enum):
     PROVED = auto()  # the dialler waits for our Ready
     UP = auto()
     OVER = auto()
+
+
+# Reading a module's name is several times cheaper than reading a member of an enum.
+_UP, _OVER = Stage.UP, Stage.OVER
 
 
 class Connection(WSListener):
@@ -110,7 +123,7 @@ class Connection(WSListener):
         self._loop = asyncio.get_running_loop()
         self._socket: WSTransport | None = None
         self._asked_at = 0.0  # read from a finer clock than a loop's
-        self._queue: list[bytes] = []  # lengths and packets in turn
+        self._queue: list[bytes] = []
         self._queued_bytes = 0
         self._buffered_bytes = 0  # what the transport below held after the last flush
         self._flush_due = False
@@ -121,23 +134,31 @@ class Connection(WSListener):
 
     # --- A link, as its owner sees it -----------------------------------------------------
 
-    def send(self, packet: bytes) -> None:
-        """Queue a packet; all that is queued in one turn of the loop leaves in one write."""
-        if self.stage is not Stage.UP or self._full:
+    def send(self, *packets: bytes) -> None:
+        """Queue packets; all that is queued in one turn of the loop leaves in one write."""
+        if self.stage is not _UP or self._full:
             return
-        self._queue.append(lengthen(packet))
-        self._queue.append(packet)
-        self._queued_bytes += 4 + len(packet)
+        self._queue += packets
+        self._queued_bytes += LENGTH_BYTES * len(packets) + sum(map(len, packets))
         if self._queued_bytes + self._buffered_bytes > MAX_QUEUED_BYTES:
             self._full = True  # the flush that is due ends the link, after this call returned
             self._queue.clear()
         if not self._flush_due:
             self._flush_due = True
-            self._loop.call_soon(self._flush)
+            self._keeper.due(self)
+
+    def withdraw(self, names: list[bytes]) -> int:
+        """Take frames with these heads out of the queue; return how many bytes that were."""
+        if not self._queue:
+            return 0
+        before = len(self._queue)
+        self._queue, size = without(self._queue, names)
+        self._queued_bytes -= size + LENGTH_BYTES * (before - len(self._queue))
+        return size
 
     def close(self, reason: str) -> None:
         """End the link; its owner hears nothing more of it."""
-        if self.stage is Stage.UP:
+        if self.stage is _UP:
             self._keeper.let_go(self)
             self.finish(reason)
 
@@ -151,6 +172,15 @@ class Connection(WSListener):
     def begin(self) -> None:
         """Be a link from now on."""
         self._enter(Stage.UP)
+
+    def flush(self) -> None:
+        """Write what waits."""
+        self._flush_due = False
+        if self.stage is not _UP:
+            return
+        self._write_queue()
+        if self._full:
+            self.finish("link-full", abort=True)
 
     def finish(
         self, reason: str, code: WSCloseCode = WSCloseCode.OK, *, abort: bool = False
@@ -168,7 +198,7 @@ class Connection(WSListener):
 
     def measure(self) -> None:
         """Ask for an echo, to know the round trip and that the other side lives."""
-        if self.stage is Stage.UP and self._socket is not None:
+        if self.stage is _UP and self._socket is not None:
             self._ping = time.perf_counter_ns().to_bytes(8)
             self._socket.send_ping(self._ping)
 
@@ -176,7 +206,7 @@ class Connection(WSListener):
         """Let a tick pass."""
         timing = self._keeper.timing
         self.ticks += 1
-        if self.stage is Stage.UP:
+        if self.stage is _UP:
             self._silent_ticks += 1
             if self._silent_ticks > timing.ticks(timing.silent_s):
                 self.finish("timeout", abort=True)
@@ -207,7 +237,7 @@ class Connection(WSListener):
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         """A frame came; what is wrong with it costs the sender the connection."""
         kind = frame.msg_type
-        if self.stage is Stage.OVER:
+        if self.stage is _OVER:
             if kind == _CLOSE:
                 transport.disconnect()
             return
@@ -250,13 +280,13 @@ class Connection(WSListener):
 
     def pause_writing(self) -> None:
         """What the transport below holds has passed the high mark."""
-        if self.stage is Stage.UP:
+        if self.stage is _UP:
             self._keeper.owner.congested(self.peer)
 
     def resume_writing(self) -> None:
         """It has fallen to the low mark again."""
         self._buffered_bytes = 0
-        if self.stage is Stage.UP:
+        if self.stage is _UP:
             self._keeper.owner.writable(self.peer)
 
     # --- Inside ---------------------------------------------------------------------------
@@ -266,7 +296,7 @@ class Connection(WSListener):
         self.ticks = 0
 
     def _take(self, payload: bytes) -> None:
-        if self.stage is Stage.UP:
+        if self.stage is _UP:
             self._keeper.owner.received(self.peer, packets(payload))
         elif self.stage is Stage.PROVED:
             raise RemoteError("handshake-order", "a packet before our Ready")
@@ -300,17 +330,11 @@ class Connection(WSListener):
         self._asked_at = time.perf_counter()
         self._socket.send(_BINARY, message)
 
-    def _flush(self) -> None:
-        self._flush_due = False
-        if self.stage is not Stage.UP:
-            return
-        self._write_queue()
-        if self._full:
-            self.finish("link-full", abort=True)
-
     def _write_queue(self) -> None:
         assert self._socket is not None
         queue, self._queue, self._queued_bytes = self._queue, [], 0
+        if not queue:  # all of it was withdrawn
+            return
         for batch in batches(queue, _FRAME_ROOM):
             self._socket.send_reuse_external_bytearray(_BINARY, batch, len(_FRAME_ROOM))
         self._buffered_bytes = self._socket.underlying_transport.get_write_buffer_size()
@@ -322,7 +346,7 @@ class Connection(WSListener):
             self.finish("link-full", abort=True)
 
     def _hear_echo(self, payload: bytes) -> None:
-        if self.stage is not Stage.UP or not self._ping or payload != self._ping:
+        if self.stage is not _UP or not self._ping or payload != self._ping:
             return  # of an older ping, or of none
         sample = (time.perf_counter_ns() - int.from_bytes(payload)) / 1e9
         self._ping = b""

@@ -31,6 +31,7 @@ class Links:
         self.held: dict[NodeId, Connection] = {}  # each waits for a link to end or a dial to fail
         self.dials: dict[NodeId, Dial] = {}
         self.finds: set[Dial] = set()  # nobody has proved itself there yet
+        self._due: list[Connection] = []  # with something to write in this turn of the loop
         self._closed = False
 
     def file(self, dial: Dial) -> None:
@@ -102,6 +103,17 @@ class Links:
         ours_comes_first = dial is not None and not dial.crossed and self.node < peer
         if peer not in self.up and not ours_comes_first:
             self._promote(peer)
+
+    def due(self, connection: Connection) -> None:
+        """Flush a connection before this turn of the loop is over, with all others that are due."""
+        if not self._due:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._due.append(connection)
+
+    def _flush(self) -> None:
+        due, self._due = self._due, []
+        for connection in due:
+            connection.flush()
 
     def let_go(self, connection: Connection) -> None:
         """The owner ends a link, and shall hear nothing more of it."""

@@ -9,7 +9,9 @@ from collections import deque
 from collections.abc import Callable
 
 from anabranch.core.ids import NodeId
+from anabranch.core.packets import Packets
 from anabranch.live.transports import LinkOwner, TransportError
+from anabranch.live.transports.batches import without
 
 SCHEME = "memory:"
 
@@ -44,13 +46,18 @@ class MemoryLink:
         self._way: deque[tuple[float, list[bytes], str]] = deque()  # arrival, packets or an end
         self._over = False
 
-    def send(self, packet: bytes) -> None:
-        """Queue a packet; all that is queued in one turn of the loop arrives together."""
+    def send(self, *packets: bytes) -> None:
+        """Queue packets; all that is queued in one turn of the loop arrives together."""
         if self._over:
             return
         if not self._queue:
             self._loop.call_soon(self._flush)
-        self._queue.append(packet)
+        self._queue += packets
+
+    def withdraw(self, names: list[bytes]) -> int:
+        """Take frames with these heads out of the queue; return how many bytes that were."""
+        self._queue, size = without(self._queue, names)
+        return size
 
     def close(self, reason: str) -> None:
         """End the link; its owner hears nothing more of it."""
@@ -73,7 +80,7 @@ class MemoryLink:
         if end:
             self._home.lose(self.peer, end)
         else:
-            self._home.owner.received(self.peer, packets)
+            self._home.owner.received(self.peer, Packets.of(packets))
 
     def _flush(self) -> None:
         if self._queue:
