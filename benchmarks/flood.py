@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import uvloop
@@ -34,18 +34,24 @@ from anabranch.live.keys import new_key
 CHECKED = 2_000  # signatures
 
 
-def systems() -> list[Callable[[], System]]:
-    """Return how those are made that can be measured here."""
-    found: list[Callable[[], System]] = [
+def systems(only: str | None) -> Iterator[Callable[[], System]]:
+    """Return how those are made that can be measured here, or the one that is asked for."""
+    ours: list[Callable[[], System]] = [
         *(partial(Anabranch, single=True), partial(Anabranch, single=False)),
         *(partial(Mesh, signed=False), partial(Mesh, signed=True)),
     ]
-    for other in (brokers.Nats, brokers.Zenoh, Mosquitto, GossipSub, Streamr):
+    others = (brokers.Nats, brokers.Zenoh, Mosquitto, GossipSub, Streamr)
+    names = [*(make().name for make in ours), *(other.name for other in others)]
+    if only is not None and only not in names:
+        sys.exit(f"there is no {only!r}: choose one of {'; '.join(names)}")
+    yield from (make for make in ours if only in (None, make().name))
+    for other in others:
+        if only not in (None, other.name):
+            continue
         if problem := other.problem():
             print(f"skipped: {other.name}: {problem}", file=sys.stderr)
         else:
-            found.append(other)
-    return found
+            yield other
 
 
 def verify_us() -> float:
@@ -78,12 +84,12 @@ def main() -> None:
     parser.add_argument("--only", help="the system of this name")
     parser.add_argument("--processes", type=int, choices=(1, MEMBERS), help="only so")
     options = parser.parse_args()
-    for make in systems():
-        if options.only not in (None, make().name):
-            continue
+    for make in systems(options.only):
         for run, processes in ((harness.run_here, 1), (harness.run_apart, MEMBERS)):
             if options.processes in (None, processes):
-                row = uvloop.run(run(make())) | {"verify_us": verify_us()}
+                before = verify_us()
+                row = uvloop.run(run(make()))
+                row["verify_us"] = round((before + verify_us()) / 2, 1)
                 print(json.dumps(row)) if options.json else show(row)
 
 

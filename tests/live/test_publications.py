@@ -66,19 +66,16 @@ def test_what_was_not_published_has_no_receipt(comes: bool) -> None:
     run(main)
 
 
-def test_a_message_that_is_alone_leaves_at_once_and_those_after_it_together() -> None:
+def test_messages_of_one_turn_of_the_loop_are_handed_over_together_and_none_waits_for_more() -> (
+    None
+):
     async def main() -> None:
         desk = Desk()
-        desk.publish(copies=0)
-        assert [len(event.drafts) for event in desk.events if type(event) is Publish] == [1]
-        desk.publish(copies=0)
-        desk.publish(copies=0)
-        assert len(desk.events) == 1
-        await asyncio.sleep(0)
-        assert [len(event.drafts) for event in desk.events if type(event) is Publish] == [1, 2]
-        for ticket in (1, 2, 3):
-            desk.all.outcome(Outcome(ticket, SENT))
-        desk.publish(copies=0)
-        assert len(desk.events) == 3
+        for count in (1, 3, 1):
+            desk.events.clear()
+            for _ in range(count):
+                desk.publish(copies=0)
+            await asyncio.sleep(0)
+            assert [len(event.drafts) for event in desk.events if type(event) is Publish] == [count]
 
     run(main)

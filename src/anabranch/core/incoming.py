@@ -15,7 +15,7 @@ from anabranch.core.duplicates import CONTRADICTION, NEW, SEEN, TOO_OLD, Verdict
 from anabranch.core.errors import RemoteError
 from anabranch.core.identity import Verify
 from anabranch.core.ids import MAX_SKEW_S as MAX_SKEW_S
-from anabranch.core.ids import SEQUENCE_BITS, ChainKey, FrameHead, NodeId, StreamPart
+from anabranch.core.ids import SEQUENCE_BITS, ChainKey, FrameHead, NodeId, StreamPart, publisher_of
 from anabranch.core.key_exchange import KeyExchange
 from anabranch.core.links import Links
 from anabranch.core.machine import Copies, Deliver, Dropped, Effect, Send
@@ -30,6 +30,7 @@ from anabranch.core.storage import Storage
 _WHY = {CONTRADICTION: "contradiction", TOO_OLD: "too-old"}
 
 HEAD_BYTES = frames.HEAD.size
+_VERSION, _DATA = codec.DATA_HEAD
 _SHORTEST = 4 + HEAD_BYTES
 
 
@@ -123,14 +124,18 @@ class Incoming:
         copies: Copies | None = None
         while place < len(edges):
             at, end = edges[place], edges[place + 1]
-            if not data.startswith(codec.DATA_HEAD, at, end):
+            if end - at > _SHORTEST and data[at] == _VERSION and data[at + 1] == _DATA:
+                start = at + 4 + data[at + 3]
+            elif data.startswith(codec.DATA_HEAD, at, end):
+                start = end  # too short for a frame
+            else:
                 break
             place += 2
-            start = at + 4 + data[at + 3] if end - at > _SHORTEST else end
             name = data[start : start + HEAD_BYTES]
-            if name in waiting:  # the same once more
-                self.settle(sender, now, effects)
             copied = known.young.get(name) or known.old.get(name)
+            if copied is None and name in waiting:  # the same once more
+                self.settle(sender, now, effects)
+                copied = known.young.get(name)
             if (
                 copied is not None
                 and ((state := copied.state) is neighbourly or _accepts(state, sender))
@@ -147,14 +152,21 @@ class Incoming:
                     effects.append(copies)
                 continue
             try:
-                self._look(sender, data, at, end, now, effects)
+                self._look(sender, data, at, end, name, now, effects)
             except RemoteError:
                 self.settle(sender, now, effects)
                 raise
         return place
 
     def _look(
-        self, sender: NodeId, data: bytes, at: int, end: int, now: float, effects: list[Effect]
+        self,
+        sender: NodeId,
+        data: bytes,
+        at: int,
+        end: int,
+        name: bytes,
+        now: float,
+        effects: list[Effect],
     ) -> None:
         """Take the head of a packet apart."""
         start = codec.frame_start(data, at, end)
@@ -177,7 +189,6 @@ class Incoming:
         elif data[at + 2] != state.overlay.code:
             raise RemoteError("wrong-overlay", str(data[at + 2]))
         else:
-            name = data[start : start + HEAD_BYTES]
             self._fresh.append(_Fresh(state, head, name, data[at + 4 : start], data[start:end]))
             self._waiting.add(name)
 
@@ -195,7 +206,7 @@ class Incoming:
         forged = None
         for place, new in enumerate(fresh):
             frame = new.frame
-            if not verify(new.head.publisher, digest(frame), signature(frame)):
+            if not verify(publisher_of(new.head.chain), digest(frame), signature(frame)):
                 forged = place
                 break
         for new in fresh[:forged]:

@@ -43,7 +43,8 @@ class Gap(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Message(msgspec.Struct, frozen=True):
+# Python does not search it for cycles: nothing in it leads back to it.
+class Message(msgspec.Struct, frozen=True, gc=False):
     """A message that came, with what is known of its way."""
 
     content: Any  # dict, list, str, bytes...: what was published

@@ -32,11 +32,7 @@ class Publication:
 
 
 class Publications:
-    """All that is under way.
-
-    A message that is alone leaves at once. While others are under way, those of one turn of the
-    loop leave together, in one frame if they fit.
-    """
+    """All that is under way. Messages of one turn of the loop may leave in one frame."""
 
     def __init__(self, feed: Callable[[Event], None], began: Callable[[StreamPart], None]) -> None:
         """`began` hears of every part that something is published to."""
@@ -62,21 +58,16 @@ class Publications:
 
         `settled` is called when its outcome is there, even if nobody awaits that any more.
         """
-        is_idle = not self._under_way
         self._ticket += 1
         publication = self._under_way[self._ticket] = Publication(settled, copies)
         if publication.receipt is not None:
             self._receipts[self._ticket] = publication.receipt
-        draft = Draft(content, content_type, self._ticket, copies)
-        if is_idle:  # nothing else waits, so that this shall not wait either
-            self._hand_over(part, [draft])
-            return publication
         drafts = self._drafts.get(part)
         if drafts is None:
             if not self._drafts:
                 asyncio.get_running_loop().call_soon(self._flush)
             drafts = self._drafts[part] = []
-        drafts.append(draft)
+        drafts.append(Draft(content, content_type, self._ticket, copies))
         return publication
 
     def publish_numbered(
@@ -101,13 +92,10 @@ class Publications:
     def _flush(self) -> None:
         drafts, self._drafts = self._drafts, {}
         for part, of_part in drafts.items():
-            self._hand_over(part, of_part)
-
-    def _hand_over(self, part: StreamPart, drafts: list[Draft]) -> None:
-        if part not in self.parts:
-            self.parts[part] = None
-            self._began(part)
-        self._feed(Publish(part, drafts))
+            if part not in self.parts:
+                self.parts[part] = None
+                self._began(part)
+            self._feed(Publish(part, of_part))
 
     def chain(self, part: StreamPart) -> str:
         """Return the id of our own chain in a part that we have published to."""
