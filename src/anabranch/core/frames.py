@@ -13,6 +13,7 @@ Nothing lies between it and `first`, so a frame settles the numbers (previous, l
 import hashlib
 import struct
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import Annotated
 
@@ -35,14 +36,14 @@ from anabranch.core.messages.data import (
 FRAME_VERSION = 1
 HEAD = struct.Struct(">B16s28sQQQHI")
 SIGNATURE_BYTES = 64
+_AROUND_BODY_BYTES = HEAD.size + SIGNATURE_BYTES
 MIN_FRAME_BYTES = HEAD.size + 1 + SIGNATURE_BYTES
 MAX_FRAME_BYTES = HEAD.size + MAX_FRAME_BODY_BYTES + SIGNATURE_BYTES
 
 _DOMAIN = b"anabranch frame v1\0"
 _NUMBERS_END = 1 << 63
 _CLEAR_END = b"\0\xc4\0"  # no encryption, no key, in msgpack
-_LENGTH_AT = HEAD.size + 2  # of the items
-_ITEMS_AT = {b"\x93\xc4": 3, b"\x93\xc5": 4, b"\x93\xc6": 6}  # an array of three; bytes first
+_CLEAR_END_AT = -SIGNATURE_BYTES - len(_CLEAR_END)
 
 
 class Lock(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
@@ -88,14 +89,16 @@ def peek(data: bytes, at: int = 0, end: int | None = None) -> FrameHead:
     version, part, chain, previous, first, last, count, body = HEAD.unpack_from(data, at)
     if version != FRAME_VERSION:
         raise RemoteError("frame-version", str(version))
-    if body != size - HEAD.size - SIGNATURE_BYTES:
+    if body != size - _AROUND_BODY_BYTES:
         raise RemoteError("frame-length", f"says {body} bytes of body")
     # A frame of `count` messages needs that many different numbers, and one message needs one.
-    spare = last - first + 1 - count
-    if not (previous < first <= last < _NUMBERS_END and 1 <= count <= MAX_FRAME_MESSAGES):
-        raise RemoteError("frame-numbers", f"{previous} {first} {last} {count}")
-    if spare < 0 or (count == 1 and spare):
-        raise RemoteError("frame-numbers", f"{count} messages from {first} to {last}")
+    if not (
+        previous < first <= last < _NUMBERS_END
+        and (
+            first == last if count == 1 else 1 < count <= min(MAX_FRAME_MESSAGES, last - first + 1)
+        )
+    ):
+        raise RemoteError("frame-numbers", f"{count} from {first} to {last}, after {previous}")
     return FrameHead(part, chain, previous, first, last, count)
 
 
@@ -136,9 +139,19 @@ def is_clear(frame: bytes) -> bool:
 
     A body in the clear is an array of three, of which the items end where its last bytes begin.
     """
-    start = HEAD.size + _ITEMS_AT.get(frame[HEAD.size : _LENGTH_AT], 0)
-    end = start + int.from_bytes(frame[_LENGTH_AT:start])
-    return frame[end:-SIGNATURE_BYTES] == _CLEAR_END
+    begins = frame.startswith(_clear_start(len(frame)), HEAD.size)
+    return begins and frame[_CLEAR_END_AT:-SIGNATURE_BYTES] == _CLEAR_END
+
+
+@lru_cache(1_024)
+def _clear_start(size: int) -> bytes:
+    """Return how the body of a frame in the clear of this size begins, up to the items."""
+    left = size - HEAD.size - len(_CLEAR_END) - SIGNATURE_BYTES
+    for kind, length_bytes in ((b"\x93\xc4", 1), (b"\x93\xc5", 2), (b"\x93\xc6", 4)):
+        items = left - len(kind) - length_bytes
+        if 0 <= items < 1 << 8 * length_bytes:
+            return kind + items.to_bytes(length_bytes)
+    return b"\x93" * 9  # the frame is too small, and has its last bytes where these would be
 
 
 def lock_of(frame: bytes) -> Lock:

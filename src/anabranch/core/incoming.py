@@ -18,7 +18,7 @@ from anabranch.core.ids import MAX_SKEW_S as MAX_SKEW_S
 from anabranch.core.ids import SEQUENCE_BITS, ChainKey, FrameHead, NodeId, StreamPart, publisher_of
 from anabranch.core.key_exchange import KeyExchange
 from anabranch.core.links import Links
-from anabranch.core.machine import Copies, Deliver, Dropped, Effect, Send
+from anabranch.core.machine import Copies, Deliver, Dropped, Effect, Forward, Send
 from anabranch.core.messages import Got
 from anabranch.core.messages.links import MAX_GOT
 from anabranch.core.overlay import Carried, Perform
@@ -120,6 +120,7 @@ class Incoming:
         to the end of `effects`. When a packet raises RemoteError, those before it are settled.
         """
         known, waiting, outboxes = self._known, self._waiting, self._congestion.outboxes
+        young, old = known.young, known.old
         neighbourly: Part | None = None  # a part in which `sender` is our neighbour
         copies: Copies | None = None
         while place < len(edges):
@@ -132,10 +133,11 @@ class Incoming:
                 break
             place += 2
             name = data[start : start + HEAD_BYTES]
-            copied = known.young.get(name) or known.old.get(name)
+            copied = young.get(name) or old.get(name)
             if copied is None and name in waiting:  # the same once more
                 self.settle(sender, now, effects)
-                copied = known.young.get(name)
+                young, old = known.young, known.old
+                copied = young.get(name) or old.get(name)
             if (
                 copied is not None
                 and ((state := copied.state) is neighbourly or _accepts(state, sender))
@@ -240,7 +242,10 @@ class Incoming:
         if state.subscribed:
             self._deliver(state, head, frame, overlay.hops(route), sender, now, effects)
         onward = overlay.carry(part, Carried(head, route, frame), sender, True, now)
-        effects += self._apply(onward, now)
+        if len(onward) == 1 and type(onward[0]) is Forward and not self._congestion.outboxes:
+            effects.append(onward[0])  # as nearly always
+        else:
+            effects += self._apply(onward, now)
         if route == overlay.straight:  # who made it waits for our word
             self._got(part, head)
 

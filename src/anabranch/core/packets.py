@@ -20,6 +20,11 @@ class Packets(msgspec.Struct, frozen=True, gc=False):
         for begin, end in zip(self.edges[::2], self.edges[1::2], strict=True):
             yield self.data[begin:end]
 
+    @property
+    def size(self) -> int:
+        """How many bytes they have, without what lies between them."""
+        return sum(self.edges[1::2]) - sum(self.edges[::2])
+
     @classmethod
     def of(cls, packets: Sequence[bytes]) -> "Packets":
         """Put packets together."""

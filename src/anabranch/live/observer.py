@@ -125,7 +125,7 @@ class Observer:
 
     def came_together(self, event: ReceivedBatch) -> None:
         """Packets came, and nobody traces."""
-        self.metrics.bytes_in += len(event.packets.data)
+        self.metrics.bytes_in += event.packets.size
 
     def copies(self, effect: Copies) -> None:
         """Frames came that were here before."""

@@ -182,7 +182,8 @@ class Subscription:
         if not is_past:
             self._waiting_messages += deliver.head.count
             self._waiting_bytes += len(deliver.frame)
-            self._make_room()
+            if self._waiting_messages > self._bound or self._waiting_bytes > MAX_BUFFER_BYTES:
+                self._make_room()
         if self._news is not None:
             self._wake()
 
