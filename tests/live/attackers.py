@@ -113,7 +113,7 @@ class Relay(Spy):
         if frame in self._passed:
             return
         self._passed.add(frame)
-        onward = codec.carry_head(codec.overlay_of(packet), b"\x02") + frame
+        onward = codec.carry_head(packet[2], b"\x02") + frame
         for other in (self.met | self.also) - {peer}:
             if other in self.links:
                 self.send(other, onward)

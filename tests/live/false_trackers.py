@@ -14,6 +14,7 @@ from anabranch.core.machine import (
     LinkDown,
     LinkUp,
     Received,
+    ReceivedBatch,
     Send,
 )
 from anabranch.core.messages import ChainChanged, ChainPage, ReadChain, WriteChange, Written
@@ -56,6 +57,9 @@ class FalseTracker:
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Do as the machine does, but for what is kept from it, and what is made of it."""
+        if type(event) is ReceivedBatch:
+            each = [Received(event.sender, packet) for packet in event.packets]
+            return [effect for one in each for effect in self.handle(one, now)]
         kept = self.hear(event)
         effects = self.honest.handle(event, now) if kept is None else kept
         return [said for effect in effects for said in self.say(effect)]

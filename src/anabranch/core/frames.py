@@ -92,12 +92,8 @@ def peek(data: bytes, at: int = 0, end: int | None = None) -> FrameHead:
     if body != size - _AROUND_BODY_BYTES:
         raise RemoteError("frame-length", f"says {body} bytes of body")
     # A frame of `count` messages needs that many different numbers, and one message needs one.
-    if not (
-        previous < first <= last < _NUMBERS_END
-        and (
-            first == last if count == 1 else 1 < count <= min(MAX_FRAME_MESSAGES, last - first + 1)
-        )
-    ):
+    fits = first == last if count == 1 else 1 < count <= min(MAX_FRAME_MESSAGES, last - first + 1)
+    if not (fits and previous < first <= last < _NUMBERS_END):
         raise RemoteError("frame-numbers", f"{count} from {first} to {last}, after {previous}")
     return FrameHead(part, chain, previous, first, last, count)
 

@@ -49,27 +49,9 @@ class Incoming:
 
     # A simulation has thousands of these, and every packet meets another one.
     __slots__ = (
-        *(
-            "_apply",
-            "_congestion",
-            "_fresh",
-            "_keys",
-            "_known",
-            "_links",
-            "_moved",
-            "_parts",
-            "_permission",
-        ),
-        *(
-            "_reader",
-            "_recent",
-            "_serve",
-            "_storage",
-            "_verify",
-            "_waiting",
-            "confirmed",
-            "has_moved",
-        ),
+        *("_apply", "_congestion", "_fresh", "_keys", "_known", "_links", "_moved", "_parts"),
+        *("_permission", "_reader", "_recent", "_serve", "_storage", "_verify", "_waiting"),
+        *("confirmed", "has_moved"),
     )
 
     def __init__(

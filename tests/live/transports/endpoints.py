@@ -76,7 +76,7 @@ class Owner:
 
     def received(self, peer: NodeId, packets: list[bytes]) -> None:
         assert peer in self.links
-        self.batches.append(packets)
+        self.batches.append(list(packets))
 
     def rtt(self, peer: NodeId, seconds: float) -> None:
         assert peer in self.links
