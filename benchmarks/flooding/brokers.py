@@ -3,14 +3,12 @@
 import asyncio
 import json
 import shutil
-import socket
 import sys
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from flooding.harness import LOOK_S, MEMBERS, PATIENCE_S, free_ports
+from flooding.harness import MEMBERS, PATIENCE_S, free_ports, start_server
 from flooding.meshes import Mailbox
 
 SUBJECT = "flood"
@@ -74,20 +72,8 @@ class Nats:
         [port] = free_ports(1)
         program = self._program()
         assert program is not None
-        self._server = await asyncio.create_subprocess_exec(
-            *(program, "-a", "127.0.0.1", "-p", str(port)),
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
-        give_up_at = time.monotonic() + PATIENCE_S
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port)).close()
-            except ConnectionRefusedError:
-                assert time.monotonic() < give_up_at, "nats-server does not start"
-                await asyncio.sleep(LOOK_S)
-            else:
-                return f"nats://127.0.0.1:{port}"
+        self._server = await start_server(port, program, "-a", "127.0.0.1", "-p", str(port))
+        return f"nats://127.0.0.1:{port}"
 
     async def join(self, index: int, where: str) -> NatsMember:
         """Connect."""

@@ -121,6 +121,21 @@ def free_ports(count: int) -> list[int]:
             each.close()
 
 
+async def start_server(port: int, program: str, *arguments: str) -> asyncio.subprocess.Process:
+    """Start a server of others; return when it takes connections at its port."""
+    quiet = asyncio.subprocess.DEVNULL
+    server = await asyncio.create_subprocess_exec(program, *arguments, stdout=quiet, stderr=quiet)
+    give_up_at = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+        except ConnectionRefusedError:
+            assert time.monotonic() < give_up_at, f"{program} does not start"
+            await asyncio.sleep(LOOK_S)
+        else:
+            return server
+
+
 def cpu_s(pids: Sequence[int]) -> float:
     """Return how long processes have worked so far."""
     total = 0

@@ -2,14 +2,12 @@
 
 import asyncio
 import shutil
-import socket
 import tempfile
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from flooding.harness import LOOK_S, PATIENCE_S, free_ports
+from flooding.harness import PATIENCE_S, free_ports, start_server
 from flooding.meshes import Mailbox
 
 TOPIC = "flood"
@@ -83,20 +81,8 @@ class Mosquitto:
         self._folder = tempfile.TemporaryDirectory(prefix="anabranch-flood-")
         config = Path(self._folder.name) / "mosquitto.conf"
         config.write_text(CONFIG.format(port=port))
-        self._broker = await asyncio.create_subprocess_exec(
-            *(program, "-c", str(config)),
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
-        give_up_at = time.monotonic() + PATIENCE_S
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port)).close()
-            except ConnectionRefusedError:
-                assert time.monotonic() < give_up_at, "mosquitto does not start"
-                await asyncio.sleep(LOOK_S)
-            else:
-                return str(port)
+        self._broker = await start_server(port, program, "-c", str(config))
+        return str(port)
 
     async def join(self, index: int, where: str) -> MqttMember:
         """Connect."""

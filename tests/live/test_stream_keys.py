@@ -10,7 +10,7 @@ import pytest
 from anabranch import LocalError, Message, Network, Stream, TooLarge
 from anabranch.core.ids import StreamPart
 from anabranch.core.messages.data import CONTENT_JSON, KEYED, MAX_CONTENT_BYTES, MAX_KEY_BYTES
-from live.networks import live_network, run
+from live.networks import eventually, live_network, neighbours, run
 from live.readers import all_have, read
 
 PARTITIONS = 4
@@ -103,6 +103,8 @@ def test_a_key_that_is_cut_off_stops_nobody(tmp_path: Path) -> None:
             stream = await nodes[0].create_stream("keyed", storage=1, public="subscribe")
             theirs = await nodes[1].stream(stream.id)
             reader = await read(theirs)
+            # What comes before the storage node does has its place after what it was handed.
+            await eventually(lambda: neighbours(nodes[1], stream.id) == 1, "the storage node")
             cut_off = [b"", b"\0", b"\0\5bus", b"\xff\xff{}"]
             await asyncio.gather(
                 *(publish_raw(nodes[0], stream, each, KEYED | CONTENT_JSON) for each in cut_off)

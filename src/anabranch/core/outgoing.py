@@ -110,9 +110,7 @@ class Outgoing:
         effects = self.look(state, now)
         while (made := self._next_frame(state, effects, now)) is not None:
             head, frame = made.head, made.frame
-            is_new = state.seen.check(head.chain, head.previous, head.first, head.last) is NEW
-            if is_new:
-                state.seen.mark(head.chain, head.previous, head.last)
+            is_new = state.seen.take(head.chain, head.previous, head.first, head.last) is NEW
             effects += self._ask_storage(state, made, now)
             if is_new or not made.is_given:  # else it was published before, here or elsewhere
                 self._recent.add(state.key, frame, now)

@@ -291,9 +291,8 @@ class Reader(Service):
         state = self._parts.get(key)
         if state is None or head.last >> SEQUENCE_BITS > (now - FRESH_S) * 1000:
             return False
-        if state.seen.check(head.chain, head.previous, head.first, head.last) is not NEW:
+        if state.seen.take(head.chain, head.previous, head.first, head.last) is not NEW:
             return False
-        state.seen.mark(head.chain, head.previous, head.last)
         self._parts.recent.add(key, frame, now)
         return True
 
