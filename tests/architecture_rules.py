@@ -289,6 +289,19 @@ def unpinned_requirements(lock: str) -> list[str]:
     for entry in lock.replace("\\\n", " ").splitlines():
         if not entry or entry.startswith("#"):
             continue
-        if not re.match(r"[\w.-]+==\S+ .*--hash=sha256:[0-9a-f]{64}", entry) or "://" in entry:
+        if (
+            not re.match(r"[\w.-]+(\[[\w.,-]+\])?==\S+ .*--hash=sha256:[0-9a-f]{64}", entry)
+            or "://" in entry
+        ):
             complaints.append(f"requirements.lock: {entry[:60]}")
+    return complaints
+
+
+def lost_extras(lock: str, requirements: Iterable[str]) -> list[str]:
+    """Whose extras somebody needs is locked with them: pip would look for its newest release."""
+    complaints = []
+    for wanted in requirements:
+        name = re.match(r"[\w.-]+\[[\w.,-]+\]", wanted)
+        if name and "extra ==" not in wanted and f"\n{name[0]}==" not in lock:
+            complaints.append(f"requirements.lock: {name[0]} has lost its extras")
     return complaints

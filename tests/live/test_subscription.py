@@ -43,6 +43,7 @@ class Reader:
     def put(self, *contents: str, part: StreamPart = PART) -> None:
         """Let a frame of these messages come."""
         self.subscription.put(self.deliver(*(c.encode() for c in contents), part=part), NOW)
+        self.subscription.wake()
 
     def deliver(self, *contents: bytes, part: StreamPart = PART, kind: int = 0) -> Deliver:
         """Make the next frame of the chain."""

@@ -46,6 +46,7 @@ def test_what_is_to_be_told_waits_for_a_message_that_can_be_read() -> None:
             spoiled = msgspec.structs.replace(reader.deliver(b"spoiled"), to=1)
             spoiled.frame = spoiled.frame[: frames.HEAD.size] + b"\xc1"
             messages.put(spoiled, NOW)
+            messages.wake()
             reading = await started(reader.read(1))  # which goes through all of that
             reader.give(b"a")
             (message,) = await reading

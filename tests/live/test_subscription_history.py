@@ -33,6 +33,7 @@ class Past(Reader):
     def give(self, *contents: bytes, to: int = 1, **trim: int) -> None:
         deliver: Deliver = msgspec.structs.replace(self.deliver(*contents), to=to, **trim)
         self.subscription.put(deliver, NOW)
+        self.subscription.wake()
 
     async def contents(self, count: int) -> list[Any]:
         return [message.content for message in await self.read(count)]

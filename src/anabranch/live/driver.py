@@ -59,13 +59,16 @@ class Driver:
         handlers: Handlers,
         observer: Observer,
         clock: Callable[[], float] | None = None,
+        at_rest: Callable[[], None] | None = None,
     ) -> None:
+        """`at_rest` is called when all that has happened was dealt with."""
         self.failure: BaseException | None = None  # a mistake of ours ended the machine
         self.links: dict[NodeId, Link] = {}
         self._transport = transport
         self._handlers = handlers
         self._observer = observer
         self._clock = clock or Clock()
+        self._at_rest = at_rest
         self._machine: Machine | None = None
         self._waiting: deque[Event] = deque()
         self._early_bytes = 0
@@ -189,6 +192,8 @@ class Driver:
         finally:
             self._handling = False
         self._arm(machine, now)
+        if self._at_rest is not None:
+            self._at_rest()
 
     def _fail(self, error: BaseException) -> None:
         self.failure = error

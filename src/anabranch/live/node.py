@@ -107,6 +107,7 @@ class Node:
                 **handlers,
             },
             observer,
+            at_rest=self._subscriptions.wake,
         )
         self.driver.on_failure(self._failed)
         self.registry: RegistryReader

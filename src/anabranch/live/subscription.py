@@ -23,6 +23,7 @@ from anabranch.core.messages.storage import Selection
 from anabranch.core.reader import TOO_MANY
 from anabranch.core.resends import DOWN, LATE
 from anabranch.live.errors import AnabranchError, HistoryLost
+from anabranch.live.handover import Handover
 from anabranch.live.message import Gap, Message, decode_content, gap_of, names_of_chain
 
 DEFAULT_BUFFER = 10_000
@@ -113,7 +114,8 @@ class Subscription:
         self._waiting_bytes = 0
         self._ready: deque[Message] = deque()  # of the frame that is being read
         self._missed_since = 0  # dropped since the last message that was read
-        self._news: asyncio.Future[None] | None = None
+        self._news: Handover | None = None  # where the reader waits
+        self._has_reader = False  # that waits, or is about to go on
         self._entered = False
         self._open = False
         self.reads = reads
@@ -144,7 +146,8 @@ class Subscription:
         if self._open:
             self._open = False
             self._leave(self)
-            self._wake()
+            if self._news is not None:
+                self._news.pass_on_soon()
 
     def fail(self, error: AnabranchError) -> None:
         """Let the reader know that nothing will come any more, after what has come."""
@@ -184,8 +187,6 @@ class Subscription:
             self._waiting_bytes += len(deliver.frame)
             if self._waiting_messages > self._bound or self._waiting_bytes > MAX_BUFFER_BYTES:
                 self._make_room()
-        if self._news is not None:
-            self._wake()
 
     def put_gap(self, missed: Missed) -> None:
         """Take the word that messages did not come: whoever reads hears it with the next one."""
@@ -209,8 +210,6 @@ class Subscription:
         self._frames.append(end)
         if type(end) is HistoryEnded:
             self._arriving.pop(end.to, None)
-        if self._news is not None:
-            self._wake()
 
     def _make_room(self) -> None:
         """Drop the oldest of what came live, and nothing of what is history."""
@@ -232,9 +231,15 @@ class Subscription:
         if self._on_missed is not None:
             self._on_missed(oldest.part, count)
 
-    def _wake(self) -> None:
-        if self._news is not None and not self._news.done():
-            self._news.set_result(None)
+    @property
+    def is_awaited(self) -> bool:
+        """Whether somebody waits for what comes next."""
+        return self._news is not None and self._news.is_awaited
+
+    def wake(self) -> None:
+        """Let who waits read what was put here, at once if that can be."""
+        if self._news is not None:
+            self._news.pass_on()
 
     async def discard(self) -> None:
         """Read nothing and keep nothing until the subscription ends: for who only carries."""
@@ -275,14 +280,16 @@ class Subscription:
 
     async def _wait_for_news(self) -> None:
         self._refuse_a_second_reader()
-        self._news = asyncio.get_running_loop().create_future()
+        if self._news is None:
+            self._news = Handover(asyncio.get_running_loop())
+        self._has_reader = True
         try:
             await self._news
         finally:
-            self._news = None
+            self._has_reader = False
 
     def _refuse_a_second_reader(self) -> None:
-        if self._news is not None:
+        if self._has_reader:
             raise LocalError("two readers wait on one subscription: give each its own")
 
     def _open_next(self) -> None:

@@ -38,6 +38,7 @@ class Subscriptions:
         self._of_part: dict[StreamPart, list[Subscription]] = {}
         self._by_ticket: dict[int, Subscription] = {}
         self._ticket = 0
+        self._awaited: list[Subscription] = []  # that have got what somebody waits for
 
     def __iter__(self) -> Iterator[StreamPart]:
         return iter(self._of_part)
@@ -113,10 +114,23 @@ class Subscriptions:
             subscription = self._by_ticket.get(effect.to)
             if subscription is not None:
                 subscription.put(effect, at)
+                self._note(subscription)
             return
         for subscription in self._of_part.get(effect.part, ()):
             if subscription.is_plain:
                 subscription.put(effect, at)
+                self._note(subscription)
+
+    def _note(self, subscription: Subscription) -> None:
+        if subscription.is_awaited and subscription not in self._awaited:
+            self._awaited.append(subscription)
+
+    def wake(self) -> None:
+        """Let those read who have waited: when all else that a packet set going is done."""
+        if self._awaited:
+            awaited, self._awaited = self._awaited, []
+            for subscription in awaited:
+                subscription.wake()
 
     def missed(self, effect: Missed) -> None:
         """Tell a reader that messages did not come."""
@@ -129,12 +143,14 @@ class Subscriptions:
         subscription = self._by_ticket.get(effect.to)
         if subscription is not None:
             subscription.put_end(effect)
+            self._note(subscription)
 
     def history_ended(self, effect: HistoryEnded) -> None:
         """A history is complete, or there is no more to be had."""
         subscription = self._by_ticket.get(effect.to)
         if subscription is not None:
             subscription.put_end(effect)
+            self._note(subscription)
 
     def unreadable(self, part: StreamPart, count: int, to: int) -> None:
         """Count messages that cannot be opened, where they are missed: their key did not come."""
