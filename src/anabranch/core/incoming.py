@@ -49,9 +49,9 @@ class Incoming:
 
     # A simulation has thousands of these, and every packet meets another one.
     __slots__ = (
-        *("_apply", "_congestion", "_fresh", "_keys", "_known", "_links", "_moved", "_parts"),
+        *("_apply", "_congestion", "_keys", "_known", "_links", "_moved", "_parts"),
         *("_permission", "_reader", "_recent", "_serve", "_storage", "_verify", "_waiting"),
-        *("confirmed", "has_moved"),
+        *("confirmed", "fresh", "has_moved"),
     )
 
     def __init__(
@@ -68,7 +68,7 @@ class Incoming:
         storage: Storage | None = None,
     ) -> None:
         self.confirmed: dict[tuple[StreamPart, ChainKey], list[int]] = {}  # of these packets
-        self._fresh: list[_Fresh] = []
+        self.fresh: list[_Fresh] = []  # what may be new, and waits for `settle`
         self._waiting: set[bytes] = set()
         self.has_moved = False  # whether anything was set going since `due` was asked
         self._parts = parts
@@ -122,7 +122,10 @@ class Incoming:
                 copied = young.get(name) or old.get(name)
             if (
                 copied is not None
-                and ((state := copied.state) is neighbourly or _accepts(state, sender))
+                and (
+                    (state := copied.state) is neighbourly
+                    or state.overlay.accepts(state.part, sender)
+                )
                 and copied.size == end - start
             ):
                 neighbourly, overlay = state, state.overlay
@@ -156,7 +159,7 @@ class Incoming:
         start = codec.frame_start(data, at, end)
         head = frames.peek(data, start, end)
         state = self._parts.get(head.part)
-        if state is None or not _accepts(state, sender):
+        if state is None or not state.overlay.accepts(state.part, sender):
             self._links.strain(sender, now)
             reason = "not-member" if state is None else "not-neighbour"
             effects.append(Dropped(head, reason, sender))
@@ -173,7 +176,7 @@ class Incoming:
         elif data[at + 2] != state.overlay.code:
             raise RemoteError("wrong-overlay", str(data[at + 2]))
         else:
-            self._fresh.append(_Fresh(state, head, name, data[at + 4 : start], data[start:end]))
+            self.fresh.append(_Fresh(state, head, name, data[at + 4 : start], data[start:end]))
             self._waiting.add(name)
 
     def settle(self, sender: NodeId, now: float, effects: list[Effect]) -> None:
@@ -182,9 +185,9 @@ class Incoming:
         All signatures are checked in a row, and then all else is done in a row: either is faster
         while the processor has nothing else in mind.
         """
-        if not self._fresh:
+        if not self.fresh:
             return
-        fresh, self._fresh = self._fresh, []
+        fresh, self.fresh = self.fresh, []
         self._waiting.clear()
         verify, digest, signature = self._verify, frames.digest, frames.signature
         forged = None
@@ -315,8 +318,3 @@ class Incoming:
         self._links.strain(sender, now)
         effects = permission.keep_back(state.part, head, sender, data, now)
         return effects + self._serve(permission.ask(state.part.stream, now), now)
-
-
-def _accepts(state: Part, sender: NodeId) -> bool:
-    """Tell whether frames of a part may come from `sender`."""
-    return state.overlay.accepts(state.part, sender)

@@ -196,7 +196,8 @@ class Peer:
         incoming = self._incoming
         try:
             place = incoming.take(sender, data, edges, 0, now, effects)
-            incoming.settle(sender, now, effects)
+            if incoming.fresh:
+                incoming.settle(sender, now, effects)
             while place < len(edges):
                 done = self._control(sender, data[edges[place] : edges[place + 1]], now)
                 effects += done

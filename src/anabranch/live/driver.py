@@ -191,7 +191,9 @@ class Driver:
             raise
         finally:
             self._handling = False
-        self._arm(machine, now)
+        due = machine.wakeup_at
+        if due is not None and (self._armed_at is None or due < self._armed_at):
+            self._arm(machine, now)
         if self._at_rest is not None:
             self._at_rest()
 

@@ -47,6 +47,7 @@ class Observer:
         self.metrics = Metrics()
         self._node = node
         self._recorder = recorder
+        self.traces = recorder is not None  # whether anything is written, and not only counted
         self._parts: dict[PartKey, StreamPart] = {}
         self._wanted: dict[StreamPart, None] = {}  # by the application
         # Per chain: messages delivered, and a sum over the frames' last numbers. Two nodes with
@@ -56,11 +57,6 @@ class Observer:
         self.on_unreadable: Callable[[StreamPart, int, int], None] = lambda part, count, to: None
         self.notices: dict[str, int] = {}
 
-    @property
-    def traces(self) -> bool:
-        """Whether anything is written, and not only counted."""
-        return self._recorder is not None
-
     def record(self, at: float, write: Write) -> None:
         """Write everything that happens from now on to one more place, and what is wanted now."""
         for part in self._wanted:
@@ -68,7 +64,7 @@ class Observer:
         if self._recorder is not None:
             self._recorder.add(write)
             return
-        self._recorder = Recorder(write)
+        self._recorder, self.traces = Recorder(write), True
         for part in self._parts.values():
             self._recorder.name_part(part)
 

@@ -3,7 +3,7 @@
 length (4 bytes, big-endian) | packet | length | packet | ...
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from anabranch.core.codec import MAX_PACKET_BYTES, name_of
 from anabranch.core.errors import RemoteError
@@ -15,8 +15,14 @@ FULL_BATCH_BYTES = 1024 * 1024  # a batch is closed once it has reached this
 MAX_BATCH_BYTES = FULL_BATCH_BYTES + LENGTH_BYTES + MAX_PACKET_BYTES
 
 
-def batches(queue: list[bytes], room: bytes = b"") -> Iterator[bytearray]:
+def batches(queue: list[bytes], room: bytes = b"") -> Iterable[bytearray]:
     """Join packets into as few batches as can be; `room` leads each."""
+    if len(queue) == 1 and len(queue[0]) < len(_LENGTHS):  # as nearly always
+        return (bytearray().join((room, _LENGTHS[len(queue[0])], queue[0])),)
+    return _many_batches(queue, room)
+
+
+def _many_batches(queue: list[bytes], room: bytes) -> Iterator[bytearray]:
     pieces, size = [room], 0
     for packet in queue:
         length = len(packet)

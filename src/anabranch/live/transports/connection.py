@@ -178,7 +178,8 @@ class Connection(WSListener):
         self._flush_due = False
         if self.stage is not _UP:
             return
-        self._write_queue()
+        if self._queue:  # else all of it was withdrawn
+            self._write_queue()
         if self._full:
             self.finish("link-full", abort=True)
 
@@ -246,7 +247,11 @@ class Connection(WSListener):
         self._silent_ticks = 0
         try:
             if kind == _BINARY and frame.fin:
-                self._take(frame.get_payload_as_bytes())
+                if self.stage is _UP:
+                    batch = packets(frame.get_payload_as_bytes())
+                    self._keeper.owner.received(self.peer, batch)
+                else:
+                    self._open(frame.get_payload_as_bytes())
             elif kind == _PING:
                 self._echo(transport, frame.get_payload_as_bytes())
             elif kind == _PONG:
@@ -295,12 +300,10 @@ class Connection(WSListener):
         self.stage = stage
         self.ticks = 0
 
-    def _take(self, payload: bytes) -> None:
-        if self.stage is _UP:
-            self._keeper.owner.received(self.peer, packets(payload))
-        elif self.stage is Stage.PROVED:
+    def _open(self, payload: bytes) -> None:
+        if self.stage is Stage.PROVED:
             raise RemoteError("handshake-order", "a packet before our Ready")
-        elif isinstance(self._opening, Dialling):
+        if isinstance(self._opening, Dialling):
             self._go_on_dialling(self._opening, payload)
         else:
             self._go_on_accepting(self._opening, payload)
@@ -333,8 +336,6 @@ class Connection(WSListener):
     def _write_queue(self) -> None:
         assert self._socket is not None
         queue, self._queue, self._queued_bytes = self._queue, [], 0
-        if not queue:  # all of it was withdrawn
-            return
         for batch in batches(queue, _FRAME_ROOM):
             self._socket.send_reuse_external_bytearray(_BINARY, batch, len(_FRAME_ROOM))
         self._buffered_bytes = self._socket.underlying_transport.get_write_buffer_size()
