@@ -41,7 +41,7 @@ from anabranch.core.overlay import (
 )
 from anabranch.core.peer import Peer
 from anabranch.core.tracker import QUIET_S, Tracker
-from anabranch.overlays.regular_graph import RegularGraph
+from anabranch.overlays import TOPOLOGIES
 
 START = 1_000_000.0
 MAX_WAKEUPS = 100_000
@@ -127,8 +127,9 @@ class Plain(Overlay):
         self.links.append((peer, up, reason))
         return []
 
-    def rtt(self, peer: NodeId, seconds: float) -> None:
+    def rtt(self, peer: NodeId, seconds: float, now: float) -> list[Effect]:
         self.rtts[peer] = seconds
+        return []
 
     def neighbours(self, part: StreamPart) -> list[NodeId]:
         return sorted(c.node for c in self.parts.get(part, ()) if self.linked(c.node))
@@ -242,7 +243,7 @@ class Field:
         settings = PartSettings(degree=degree)
         known = {PART: settings, OTHER: settings}
         rng = random.Random(seed)
-        tracker = Tracker(NODES[0], directory or known.get, rng, RegularGraph[NodeId])
+        tracker = Tracker(NODES[0], directory or known.get, rng, TOPOLOGIES)
         self.hand: Any = Hand(tracker)
         self.told: dict[NodeId, Instruction] = {}
 

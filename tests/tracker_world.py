@@ -21,7 +21,7 @@ from anabranch.core.machine import (
 )
 from anabranch.core.messages import Contact, WriteChange, Written
 from anabranch.core.tracker_node import TrackerNode
-from anabranch.overlays.regular_graph import RegularGraph
+from anabranch.overlays import TOPOLOGIES
 from chains import NET, OWNER, WRITER, Disk, Writer
 from machines import KEYS, START, beyond
 
@@ -43,7 +43,7 @@ class World:
 
     def add(self, me: NodeId, rows: Rows, follow: Contact | None = None) -> Any:
         rng = random.Random(me)
-        node = TrackerNode(me, NET, KEYS.verify, rng, RegularGraph[NodeId], rows, follow)
+        node = TrackerNode(me, NET, KEYS.verify, rng, TOPOLOGIES, rows, follow)
         self.nodes[me] = node
         if me not in self.disks:
             self.disks[me] = Disk()

@@ -31,8 +31,8 @@ from anabranch.core.overlay import PartSettings
 from anabranch.core.peer import Peer
 from anabranch.core.service import Service
 from anabranch.core.tracker import Tracker
+from anabranch.overlays import TOPOLOGIES
 from anabranch.overlays.random_regular import ATTEMPT_EVERY_S, SETTLE_S, RandomRegular
-from anabranch.overlays.regular_graph import RegularGraph
 from machines import KEYS, NODES, PART, SIGNERS, START, beyond, drafts
 
 NET = b"n" * 32
@@ -76,7 +76,7 @@ class Guard:
         self.table = table
         admits = None if lies else self.admits
         rng = random.Random(1)
-        self.inner = Tracker(TRACKER, SETTINGS.get, rng, RegularGraph[NodeId], admits)
+        self.inner = Tracker(TRACKER, SETTINGS.get, rng, TOPOLOGIES, admits)
 
     @property
     def wakeup_at(self) -> float | None:

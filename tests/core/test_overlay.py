@@ -101,7 +101,7 @@ def test_the_defaults_do_nothing() -> None:
     assert overlay.link(NODES[1], True, "", START) == []
     assert overlay.wake(START) == []
     assert overlay.leave(PART, START) == []
-    overlay.rtt(NODES[1], 0.1)
+    overlay.rtt(NODES[1], 0.1, 0.0)
     assert (overlay.wakeup_at, overlay.sizes()) == (None, {})
     assert (overlay.noiseless, overlay.sees_copies) == (False, False)
     assert overlay.hops(b"\5") == 0

@@ -9,7 +9,7 @@ from anabranch.core.machine import Effect, Send
 from anabranch.core.messages import Instruction, Refused, Report, Status
 from anabranch.core.overlay import PartSettings
 from anabranch.core.tracker import AGAIN_S, QUIET_S, Tracker
-from anabranch.overlays.regular_graph import RegularGraph
+from anabranch.overlays import TOPOLOGIES
 from machines import NODES, OTHER, PART, Field, Hand, leftovers, sent
 
 A, B, C, D, E = NODES[1:6]
@@ -24,9 +24,7 @@ class Guarded(Field):
         self.admitted = dict.fromkeys(admitted)
         self.until: dict[NodeId, float] = {}
         known = dict.fromkeys((PART, OTHER), PartSettings())
-        self.tracker = Tracker(
-            NODES[0], known.get, random.Random(1), RegularGraph[NodeId], self.admits
-        )
+        self.tracker = Tracker(NODES[0], known.get, random.Random(1), TOPOLOGIES, self.admits)
         self.hand = Hand(self.tracker)
 
     def admits(self, part: StreamPart, node: NodeId, now: float) -> bool:

@@ -32,7 +32,7 @@ from anabranch.core.messages import (
 )
 from anabranch.core.tracker import QUIET_S
 from anabranch.core.tracker_node import BURST, PARKED_S, PER_S, TrackerNode
-from anabranch.overlays.regular_graph import RegularGraph
+from anabranch.overlays import TOPOLOGIES
 from chains import (
     COPIER,
     ENTRIES,
@@ -287,10 +287,10 @@ def test_answers_of_those_who_were_asked_nothing_are_ignored() -> None:
 def test_its_first_event_begins_the_copying() -> None:
     rng = random.Random(1)
     follow = ENTRIES[0].contact
-    node = TrackerNode(COPIER, NET, KEYS.verify, rng, RegularGraph[NodeId], (), follow)
+    node = TrackerNode(COPIER, NET, KEYS.verify, rng, TOPOLOGIES, (), follow)
     assert node.wakeup_at == 0.0
     assert node.handle(Wakeup(), START) == [Connect(WRITER, ENTRIES[0].address)]
     rows = network_rows(TrackerEntry(COPIER, "ws://me"))
-    alone = TrackerNode(COPIER, NET, KEYS.verify, rng, RegularGraph[NodeId], rows)
+    alone = TrackerNode(COPIER, NET, KEYS.verify, rng, TOPOLOGIES, rows)
     assert alone.handle(Wakeup(), START) == []
     assert alone.wakeup_at is None

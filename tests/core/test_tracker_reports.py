@@ -115,4 +115,5 @@ def test_what_a_tracker_does_is_counted() -> None:
         "instructions": 3,
         "refusals": 0,
         "faults": 1,
+        "probes": 0,
     }

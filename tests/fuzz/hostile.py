@@ -55,8 +55,7 @@ from anabranch.core.overlay import Directory, PartSettings
 from anabranch.core.packets import Packets
 from anabranch.core.peer import Peer
 from anabranch.core.tracker import Tracker
-from anabranch.overlays import OVERLAYS
-from anabranch.overlays.regular_graph import RegularGraph
+from anabranch.overlays import OVERLAYS, TOPOLOGIES
 from anabranch.sim.static_registry import StaticRegistry
 from wire_types import CONTROL_TYPES
 
@@ -343,7 +342,7 @@ def stored_conversation(choices: Choices) -> None:
 
 def tracker_conversation(choices: Choices) -> None:
     """Talk to a Tracker."""
-    world = World(Tracker(TRACKER, directory, random.Random(1), RegularGraph[NodeId]))
+    world = World(Tracker(TRACKER, directory, random.Random(1), TOPOLOGIES))
     for node in NEIGHBOURS:
         world.link(node, True)
     converse(world, choices, ())

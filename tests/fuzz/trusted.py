@@ -28,7 +28,7 @@ from anabranch.core.mandate import introduce
 from anabranch.core.messages import Introduce
 from anabranch.core.messages.registry import NETWORK
 from anabranch.core.tracker_node import TrackerNode
-from anabranch.overlays.regular_graph import RegularGraph
+from anabranch.overlays import TOPOLOGIES
 
 KEYS = CheapKeys()
 OWNER = KEYS.identity(b"owner of the network")
@@ -83,7 +83,7 @@ class Disked:
         history.add(GENESIS, KEYS.verify)
         both = SetTrackers((TrackerEntry(me), TrackerEntry(other)))
         rows = [(NETWORK, 1, GENESIS), (NETWORK, 2, make_change(OWNER, history, both, 1.0))]
-        make = RegularGraph[NodeId]
+        make = TOPOLOGIES
         self.inner = TrackerNode(me, NAME, KEYS.verify, random.Random(1), make, rows)
 
     @property

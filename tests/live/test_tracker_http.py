@@ -20,7 +20,7 @@ from anabranch.core.prediction import MAX_SOURCES
 from anabranch.core.tracker import QUIET_S, Tracker
 from anabranch.live.tracker_figures import MAX_PARTS_SHOWN, TrackerView
 from anabranch.live.tracker_http import MAX_LIMIT, MAX_PREDICTIONS, PAGES, About, TrackerHttp
-from anabranch.overlays.regular_graph import RegularGraph
+from anabranch.overlays import TOPOLOGIES
 from machines import NODES, OTHER, OWNER, PART, START, Field, Hand
 
 A, B, C, D = NODES[1:5]
@@ -257,9 +257,7 @@ class Patient(dict[Any, Any]):
 def test_predictions_at_a_time_are_bounded() -> None:
     settings = {PART: PartSettings()}
     field = Field()
-    field.hand = Hand(
-        Reluctant(NODES[0], settings.get, random.Random(1), RegularGraph[NodeId]), START
-    )
+    field.hand = Hand(Reluctant(NODES[0], settings.get, random.Random(1), TOPOLOGIES), START)
     field.join(A, B)
 
     async def use(http: TrackerHttp, get: Get) -> None:

@@ -159,7 +159,7 @@ def test_a_status_has_the_round_trips() -> None:
     node.hear(TRACKER.node, told(1, A, B, C))
     node.up(A, B, C)
     for peer, seconds in ((A, 0.0123), (B, 1e9), (C, 0.5), (D, 0.1)):
-        node.overlay.rtt(peer, seconds)
+        node.overlay.rtt(peer, seconds, 0.0)
     node.down(C)
     assert set(node.overlay._rtts_us) == {A, B, D}
     effects = [effect for peer in (A, B) for effect in node.hear(peer, Meet(PART))]

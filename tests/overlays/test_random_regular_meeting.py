@@ -159,7 +159,7 @@ def test_a_newcomer_asks_for_all_since_it_joined() -> None:
     node = member(1)
     node.wait(1.5)
     node.hear(TRACKER.node, Instruction(PART, 1, (), (B, C)))
-    node.overlay.rtt(B, 0.25)
+    node.overlay.rtt(B, 0.25, 0.0)
     # The question is on its way for a while, and what B got in that time must count, too.
     assert asked(node.up(B))[B] >= 1_500 + 250
     assert asked(node.up(C))[C] > 1_500

@@ -114,7 +114,7 @@ def keep_apart(tracker: TrackerProcess, *pairs: tuple[NodeId, NodeId]) -> None:
         fits = lambda a, b: frozenset((a, b)) not in apart and suitable(a, b)  # noqa: E731
         return RegularGraph(degree, rng, fits)  # type: ignore[arg-type]
 
-    tracker.machine.tracker._topology = make
+    tracker.machine.tracker._topologies = {"random-regular": make}
 
 
 async def surrounded(live: LiveNetwork, stack: AsyncExitStack) -> tuple[Town, Swallower, Forger]:

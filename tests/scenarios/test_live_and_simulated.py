@@ -294,7 +294,7 @@ def test_the_live_network_does_what_the_simulated_one_does(
     kills: list[Step], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("sim.cluster", "live.tracker"):
-        monkeypatch.setattr(f"anabranch.{module}.RegularGraph", SameGraph)
+        monkeypatch.setattr(f"anabranch.{module}.TOPOLOGIES", {"random-regular": SameGraph})
     steps = workload(kills)
     simulated = asyncio.run(SimulatedWorld().play(steps))
     live = run(play_live(tmp_path, steps, simulated), timeout_s=120.0)

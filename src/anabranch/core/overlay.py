@@ -159,8 +159,9 @@ class Overlay:
         """Learn that a link stands, ended, or could not be dialled."""
         return []
 
-    def rtt(self, peer: NodeId, seconds: float) -> None:
-        """Learn a round trip."""
+    def rtt(self, peer: NodeId, seconds: float, now: float) -> list[Effect]:
+        """Learn a round trip; the first one comes just before `link` tells that a link stands."""
+        return []
 
     def wake(self, now: float) -> list[Effect]:
         """Do what is due."""

@@ -274,7 +274,7 @@ class Peer:
             effects = self._company.greet(event.peer, now=now) + effects
             for overlay in self._parts.overlays.values():
                 if event.rtt_s is not None:
-                    overlay.rtt(event.peer, event.rtt_s)
+                    effects += self._applied(overlay.rtt(event.peer, event.rtt_s, now), now)
                 effects += self._applied(overlay.link(event.peer, True, "", now), now)
             effects += self._served(self._services.link(event.peer, True, "", now), now)
         return self._after(effects, now)
@@ -298,10 +298,11 @@ class Peer:
         return effects
 
     def _rtt(self, event: Rtt, now: float) -> list[Effect]:
+        effects: list[Effect] = []
         if self._links.is_up(event.peer):
             for overlay in self._parts.overlays.values():
-                overlay.rtt(event.peer, event.seconds)
-        return []
+                effects += self._applied(overlay.rtt(event.peer, event.seconds, now), now)
+        return self._after(effects, now) if effects else effects
 
     # --- What the application wants, and what the transport has to say of slow links ------
 

@@ -2,18 +2,19 @@
 
 import random
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
 from anabranch.core.ids import NodeId, StreamPart
 from anabranch.core.machine import Sizes
-from anabranch.core.messages import Contact, Instruction, Report
+from anabranch.core.messages import Contact, Instruction, Probe, Report
 
 RETURNS = 3  # how often a node may leave and be back at once,
 RETURNS_FOR_S = 10.0  # within this time: every time costs others neighbours
 MAX_APART = 10_000  # per part
 MAX_LEFT = 10_000  # per part
+GATHER_S = 2.0  # after a restart: how long links are taken over before any are added
 LEAP = 1 << 20  # more instructions than another tracker can have under way to one node
 
 
@@ -43,6 +44,28 @@ class Topology(Protocol):
 
     def neighbours(self, node: NodeId) -> Sequence[NodeId]:
         """Return a node's neighbours."""
+
+
+class Improvement(NamedTuple):
+    """What a round of improvement comes to: who is to be told, who measures whom, and when next."""
+
+    changed: list[NodeId]
+    probes: list[tuple[NodeId, NodeId]]
+    every_s: float
+
+
+@runtime_checkable
+class Improving(Topology, Protocol):
+    """A graph that improves by what its nodes measure."""
+
+    def heard(self, node: NodeId, peer: NodeId, rtt_us: int, now: float) -> None:
+        """Take a node's word for the round trip to a neighbour; 0 says that it has none."""
+
+    def probed(self, node: NodeId, peer: NodeId, rtt_us: int, now: float) -> None:
+        """Take the answer to a probe."""
+
+    def improve(self, ready: Callable[[NodeId], bool], now: float) -> Improvement:
+        """Change some links of nodes that are ready for it."""
 
 
 Suitable = Callable[[NodeId, NodeId], bool]
@@ -98,12 +121,18 @@ class TrackedPart:
         self.gathering = False
         self.apart: dict[tuple[NodeId, NodeId], float] = {}
         self._left: dict[NodeId, Tally] = {}
+        self._make = make
         self.graph = make(degree, rng, self.suitable)
 
-    def resize(self, degree: int, rng: random.Random, make: MakeTopology) -> list[NodeId]:
+    @property
+    def improving(self) -> Improving | None:
+        """The graph, if it is one that improves."""
+        return self.graph if isinstance(self.graph, Improving) else None
+
+    def resize(self, degree: int, rng: random.Random) -> list[NodeId]:
         """Begin a graph of another degree, with all nodes; return whom to tell."""
         self.degree = degree
-        self.graph = make(degree, rng, self.suitable)
+        self.graph = self._make(degree, rng, self.suitable)
         for node in self.nodes:
             self.graph.join(node)
         return list(self.nodes)
@@ -191,6 +220,35 @@ class TrackedPart:
         """Let a node that left or restarted be tried again by everyone."""
         for apart in [apart for apart in self.apart if node in apart]:
             del self.apart[apart]
+
+    def learn(self, node: NodeId, now: float) -> None:
+        """Let the graph know the round trips that a node has just reported."""
+        improving, known = self.improving, self.nodes[node]
+        if improving is not None:
+            for peer, rtt_us in zip(known.reported, known.rtts_us, strict=False):
+                if rtt_us:
+                    improving.heard(node, peer, rtt_us, now)
+
+    def is_settled(self, node: NodeId) -> bool:
+        """Tell whether a node has done all it was told, and nothing is owed to it."""
+        known = self.nodes[node]
+        return node not in self.owed and tuple(sorted(known.reported)) == known.instructed
+
+    def improve(self, now: float) -> tuple[Improvement, list[tuple[NodeId, Probe]]]:
+        """Let the graph improve by a round; return that, and who is to measure whom."""
+        improving = self.improving
+        assert improving is not None
+        if self.gathering:
+            return Improvement([], [], GATHER_S), []
+        done = improving.improve(self.is_settled, now)
+        return done, [probe for a, b in done.probes for probe in self._probe(a, b)]
+
+    def _probe(self, a: NodeId, b: NodeId) -> list[tuple[NodeId, Probe]]:
+        """Let two nodes measure their round trip: one dials, and both tell."""
+        if not dials(a, self.nodes[a], b, self.nodes[b]):
+            a, b = b, a
+        dialled = Contact(b, self.nodes[b].address)
+        return [(b, Probe(self.part, (), (a,))), (a, Probe(self.part, (dialled,)))]
 
     def instruct(self, now: float) -> list[tuple[NodeId, Instruction]]:
         """Return what is owed, under new counters; who need not change is told nothing."""

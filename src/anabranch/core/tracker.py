@@ -34,40 +34,41 @@ from anabranch.core.machine import (
     Notice,
     Received,
     Send,
-    Sizes,
     Wakeup,
-    fullest,
 )
-from anabranch.core.messages import Contact, Leave, Refused, Report, Status
+from anabranch.core.messages import Contact, Leave, Probed, Refused, Report, Status
 from anabranch.core.messages.tracker import MAX_COUNTER
 from anabranch.core.overlay import Directory
 from anabranch.core.timers import Timers
-from anabranch.core.tracked import MakeTopology, TrackedNode, TrackedPart
+from anabranch.core.tracked import GATHER_S, MakeTopology, TrackedNode, TrackedPart
+from anabranch.core.tracker_view import (
+    MAX_NODES_PER_PART,
+    MAX_PARTS,
+    MAX_PARTS_PER_NODE,
+    TrackerView,
+)
 
 QUIET_S = 0.1  # instructions leave when nothing has changed for this long,
 AT_MOST_S = 2.0  # or when the first change is this old
-GATHER_S = 2.0  # after a restart: how long links are taken over before any are added,
-GATHER_AT_MOST_S = 10.0  # or until everyone has come back of whom others speak
+GATHER_AT_MOST_S = 10.0  # links are taken over, until everyone is back of whom others speak
 ABSENT_S = 3.0  # how long a node may be without a link to us
 SILENT_S = 35.0  # how long a node may say nothing: three statuses and a half
 APART_S = 20.0  # how long a pair that could not connect is set apart
 AGAIN_S = 4.0  # how long an instruction may go unanswered before it is sent again
 MEND_EVERY_S = 10.0
+IMPROVE_FIRST_S = 10.0  # when the first nodes of a part have their neighbours
 MOVE_EVERY_S = 5.0  # how often a node may have another address
 RESTARTS, RESTARTS_FOR_S = 5, 60.0  # how often one may be spared because it has restarted
 COMPLAINTS, COMPLAINTS_FOR_S = 4, 20.0  # how often one is believed, times its degree: who is
 # believed without end could choose its neighbours by refusing all others
-MAX_PARTS = 10_000
-MAX_NODES_PER_PART = 1_000_000
-MAX_PARTS_PER_NODE = 1_000
-COUNTED = ("statuses", "reports", "leaves", "instructions", "refusals", "faults")
+COUNTED = ("statuses", "reports", "leaves", "instructions", "refusals", "faults", "probes")
 UNPERMITTED = "unpermitted"
 
 Admits = Callable[[StreamPart, NodeId, float], bool]  # whether a node may be in a part now
 _Timer = tuple[str, StreamPart | None, NodeId | None]
 
 
-class Tracker:
+class Tracker(TrackerView):
     """A tracker's protocol machine."""
 
     wakeup_at: float | None = None
@@ -77,18 +78,17 @@ class Tracker:
         me: NodeId,
         directory: Directory,
         rng: random.Random,
-        topology: MakeTopology,
+        topologies: Mapping[str, MakeTopology],
         admits: Admits | None = None,
     ) -> None:
-        """Without `admits` everybody has a place."""
+        """Topologies are by the names of overlays; without `admits` everybody has a place."""
+        super().__init__()
         self.me = Contact(me)
         self._admits = admits
         self._directory = directory
         self._rng = rng
-        self._topology = topology
+        self._topologies = topologies
         self.counts = dict.fromkeys(COUNTED, 0)  # since the tracker started
-        self._parts: dict[StreamPart, TrackedPart] = {}
-        self._parts_of: dict[NodeId, dict[StreamPart, None]] = {}
         self._timers: Timers[_Timer] = Timers()
 
     def handle(self, event: Event, now: float) -> list[Effect]:
@@ -118,55 +118,9 @@ class Tracker:
                     effects += self._refuse(state.part, node, now)
             settings = self._directory(state.part)
             if settings is not None and settings.degree != state.degree and state.nodes:
-                self._owe(state, state.resize(settings.degree, self._rng, self._topology), now)
+                self._owe(state, state.resize(settings.degree, self._rng), now)
         self.wakeup_at = self._timers.next_at
         return effects
-
-    # --- What others may ask --------------------------------------------------------------
-
-    def parts(self) -> list[StreamPart]:
-        """Return the parts that have nodes, sorted."""
-        return sorted(self._parts)
-
-    def members(self) -> list[NodeId]:
-        """Return the nodes that are in any part, sorted."""
-        return sorted(self._parts_of)
-
-    def parts_of(self, node: NodeId) -> list[StreamPart]:
-        """Return the parts that a node is in, sorted."""
-        return sorted(self._parts_of.get(node, ()))
-
-    def nodes(self, part: StreamPart) -> Mapping[NodeId, TrackedNode]:
-        """Return what is known of each node of a part: to look at, not to change."""
-        state = self._parts.get(part)
-        return state.nodes if state else {}
-
-    def neighbours(self, part: StreamPart, node: NodeId) -> tuple[NodeId, ...]:
-        """Return the neighbours that a node of a part should have, sorted."""
-        state = self._parts.get(part)
-        if state is None or node not in state.nodes:
-            return ()
-        return tuple(sorted(state.graph.neighbours(node)))
-
-    def topology(self, part: StreamPart) -> dict[NodeId, tuple[NodeId, ...]]:
-        """Return every node of a part with its neighbours, sorted."""
-        state = self._parts.get(part)
-        return state.topology() if state else {}
-
-    def rtts_us(self, part: StreamPart) -> dict[tuple[NodeId, NodeId], int]:
-        """Return the round trips that the nodes of a part reported, per reporting node."""
-        state = self._parts.get(part)
-        return state.rtts_us() if state else {}
-
-    def sizes(self) -> Sizes:
-        """Return every bounded table by name, with its size and its bound."""
-        parts, per_node = self._parts.values(), self._parts_of.values()
-        return {
-            "tracked parts": (len(self._parts), MAX_PARTS),
-            "nodes of a part": (max((len(p.nodes) for p in parts), default=0), MAX_NODES_PER_PART),
-            "parts of a node": (max(map(len, per_node), default=0), MAX_PARTS_PER_NODE),
-            **fullest(part.sizes() for part in parts),
-        }
 
     # --- Statuses -------------------------------------------------------------------------
 
@@ -177,6 +131,8 @@ class Tracker:
                 return self._status(sender, message, now)
             if type(message) is Report:
                 self._report(sender, message, now)
+            elif type(message) is Probed:
+                self._probed(sender, message, now)
             elif type(message) is Leave:
                 self._leave(sender, message, now)
             else:
@@ -230,6 +186,7 @@ class Tracker:
                 self._tell_again(state, [sender], now)
         else:
             node.reported, node.rtts_us = status.neighbours, status.rtts_us
+            state.learn(sender, now)
             self._compare(state, sender, status, now)
 
     def _spare(self, node: TrackedNode, now: float) -> None:
@@ -271,6 +228,12 @@ class Tracker:
         if node is not None:
             node.report, node.report_at = report, now
 
+    def _probed(self, sender: NodeId, message: Probed, now: float) -> None:
+        """Take the answer to a probe, if it is of a graph that asks for any."""
+        state = self._parts.get(message.part)
+        if state is not None and state.improving is not None and sender in state.nodes:
+            state.improving.probed(sender, message.node, message.rtt_us, now)
+
     def _compare(self, state: TrackedPart, sender: NodeId, status: Status, now: float) -> None:
         """Hold what a node has against what it was told."""
         node = state.nodes[sender]
@@ -301,10 +264,13 @@ class Tracker:
             settings = self._directory(part)
             if settings is None or len(self._parts) >= MAX_PARTS:
                 return None
-            state = self._parts[part] = TrackedPart(
-                part, settings.degree, self._rng, self._topology
-            )
+            make = self._topologies.get(settings.overlay)
+            if make is None:  # an overlay that needs no tracker
+                return None
+            state = self._parts[part] = TrackedPart(part, settings.degree, self._rng, make)
             state.began_at = now
+            if state.improving is not None:
+                self._timers.set(("improve", part, None), now + IMPROVE_FIRST_S)
         return state
 
     # --- Leaving --------------------------------------------------------------------------
@@ -328,7 +294,7 @@ class Tracker:
         self._timers.cancel(("silent", part, node))
         self._owe(state, state.graph.leave(node), now)
         if not state.nodes:
-            for timer in ("flush", "gather", "mend"):
+            for timer in ("flush", "gather", "mend", "improve"):
                 self._timers.cancel((timer, part, None))
             del self._parts[part]
 
@@ -387,7 +353,17 @@ class Tracker:
                 self._owe(state, list(state.nodes), now)
             elif kind == "mend":
                 self._mend(state, now)
+            elif kind == "improve":
+                effects += self._improve(state, now)
         return effects
+
+    def _improve(self, state: TrackedPart, now: float) -> list[Effect]:
+        """Let the graph improve by a round, and ask for what it wants to know."""
+        done, probes = state.improve(now)
+        self.counts["probes"] += len(probes)
+        self._timers.set(("improve", state.part, None), now + done.every_s)
+        self._owe(state, done.changed, now)
+        return [Send(node, probe) for node, probe in probes]
 
     def _mend(self, state: TrackedPart, now: float) -> None:
         """Forgive old pairs, fill slots that stayed open, and join an overlay that has split."""

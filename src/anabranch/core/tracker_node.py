@@ -10,7 +10,7 @@ more than he reads: while his link is full he is not answered, and if it stays f
 """
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -86,7 +86,7 @@ class TrackerNode:
         network: bytes,
         verify: Verify,
         rng: random.Random,
-        topology: MakeTopology,
+        topologies: Mapping[str, MakeTopology],
         changes: Iterable[tuple[str, int, bytes]] = (),
         follow: Contact | None = None,
     ) -> None:
@@ -98,7 +98,7 @@ class TrackerNode:
                 "of another tracker to copy from"
             )
         self.introductions = Introductions(network, verify)
-        self.tracker = Tracker(me, keeper.directory, rng, topology, self._admits)
+        self.tracker = Tracker(me, keeper.directory, rng, topologies, self._admits)
         self.tracker.counts[UNANSWERED] = 0
         self._links: dict[NodeId, _Link] = {}
         self._full: Timers[NodeId] = Timers()  # links that are, and when they are cut

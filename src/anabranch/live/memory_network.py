@@ -15,7 +15,6 @@ from anabranch.core.changes import (
 )
 from anabranch.core.history import History, make_change
 from anabranch.core.identity import Identity, KnownKeys
-from anabranch.core.ids import NodeId
 from anabranch.core.machine import Store, Stored, Wakeup
 from anabranch.core.messages.registry import NETWORK
 from anabranch.core.publishing import STRANDED_FOR_S
@@ -26,7 +25,7 @@ from anabranch.live.driver import Driver
 from anabranch.live.keys import new_key
 from anabranch.live.observer import Observer
 from anabranch.live.transports.memory import SCHEME, Delay, MemoryHub, MemoryTransport
-from anabranch.overlays.regular_graph import RegularGraph
+from anabranch.overlays import TOPOLOGIES
 
 
 class MemoryNetwork:
@@ -67,7 +66,7 @@ class MemoryNetwork:
                 self.network,
                 KnownKeys().verify,
                 self._rng,
-                RegularGraph[NodeId],
+                TOPOLOGIES,
                 self._changes,
             )
         )

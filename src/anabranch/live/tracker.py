@@ -25,7 +25,6 @@ from anabranch.core.changes import (
 )
 from anabranch.core.errors import LocalError
 from anabranch.core.identity import Identity, KnownKeys
-from anabranch.core.ids import NodeId
 from anabranch.core.machine import Store, Stored, Wakeup
 from anabranch.core.messages import Contact
 from anabranch.core.messages.registry import NETWORK
@@ -42,7 +41,7 @@ from anabranch.live.registry.sqlite import SqliteStore
 from anabranch.live.tracker_http import About, TrackerHttp
 from anabranch.live.transports import TransportError
 from anabranch.live.transports.websocket import ANY_HOST, Limits, WebSocketTransport
-from anabranch.overlays.regular_graph import RegularGraph
+from anabranch.overlays import TOPOLOGIES
 from anabranch.traces.recorder import Recorder
 
 FIND_EVERY_S = 2.0  # how often a tracker that joins looks for the others
@@ -134,7 +133,7 @@ class TrackerProcess:
                 self.network,
                 self._verify,
                 random.Random(int.from_bytes(os.urandom(16))),
-                RegularGraph[NodeId],
+                TOPOLOGIES,
                 changes,
                 follow,
             )

@@ -347,9 +347,10 @@ class RandomRegular(Overlay):
         self._timers.cancel((member.part, TRACKER))
         return effects + self._report(member, now)
 
-    def rtt(self, peer: NodeId, seconds: float) -> None:
+    def rtt(self, peer: NodeId, seconds: float, now: float) -> list[Effect]:
         """Remember a round trip for the next status."""
         self._rtts_us[peer] = min(MAX_RTT_US, int(seconds * 1e6))
+        return []
 
     # --- Time -----------------------------------------------------------------------------
 

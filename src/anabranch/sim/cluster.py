@@ -12,8 +12,7 @@ from anabranch.core.messages import Contact
 from anabranch.core.overlay import DEFAULT_DEGREE, PartSettings
 from anabranch.core.peer import Peer
 from anabranch.core.tracker import Tracker
-from anabranch.overlays import OVERLAYS
-from anabranch.overlays.regular_graph import RegularGraph
+from anabranch.overlays import OVERLAYS, TOPOLOGIES
 from anabranch.sim.byzantine import BYZANTINE, Byzantine
 from anabranch.sim.network import SimNode
 from anabranch.sim.simulator import Simulator
@@ -141,4 +140,4 @@ class Cluster:
         return BYZANTINE[kind](peer, rng) if kind else peer
 
     def _tracker(self, node: NodeId) -> Machine:
-        return Tracker(node, self._directory, self._rng(node), RegularGraph[NodeId])
+        return Tracker(node, self._directory, self._rng(node), TOPOLOGIES)

@@ -33,8 +33,7 @@ from anabranch.core.peer import Peer
 from anabranch.core.registry import StreamState
 from anabranch.core.registry_reader import RegistryReader
 from anabranch.core.tracker_node import TrackerNode
-from anabranch.overlays import OVERLAYS
-from anabranch.overlays.regular_graph import RegularGraph
+from anabranch.overlays import OVERLAYS, TOPOLOGIES
 from anabranch.sim.applications import Applications
 from anabranch.sim.byzantine import BYZANTINE
 from anabranch.sim.cluster import Cluster
@@ -242,9 +241,7 @@ class TrustedCluster(Cluster):
         known = self.sim.nodes.get(node)
         rows = self._rows[node] if known is None else known.disk.rows
         rng = self._rng(node)
-        tracker = TrackerNode(
-            node, self.network, self._verify(), rng, RegularGraph[NodeId], list(rows)
-        )
+        tracker = TrackerNode(node, self.network, self._verify(), rng, TOPOLOGIES, list(rows))
         kind = self.liars.get(node)
         if kind is None:
             return tracker

@@ -42,12 +42,15 @@ from anabranch.core.messages.tracker import (
     Contact,
     Instruction,
     Leave,
+    Probe,
+    Probed,
     Refused,
     Report,
     Status,
 )
 
-AboutParts = Meet | Bye | SlowDown | Got | Status | Instruction | Leave | Report | Refused
+AboutTrackers = Status | Instruction | Leave | Report | Refused | Probe | Probed
+AboutParts = Meet | Bye | SlowDown | Got | AboutTrackers
 AboutKeys = KeyRequest | KeyAnswer
 AboutRegistry = (
     ReadChain
@@ -82,6 +85,7 @@ __all__ = [
     "AboutParts",
     "AboutRegistry",
     "AboutStorage",
+    "AboutTrackers",
     "Acknowledged",
     "AskStored",
     "Bulk",
@@ -106,6 +110,8 @@ __all__ = [
     "ListChains",
     "ListHeads",
     "Meet",
+    "Probe",
+    "Probed",
     "ReadChain",
     "Refused",
     "Report",

@@ -10,6 +10,7 @@ MAX_NEIGHBOURS = 64
 MAX_ADDRESS_LENGTH = 255
 MAX_RTT_US = 60_000_000
 MAX_REASON = 64
+MAX_PROBES = 4  # that a tracker may ask for at once
 
 Node = Annotated[NodeId, msgspec.Meta(min_length=NODE_ID_BYTES, max_length=NODE_ID_BYTES)]
 Nodes = Annotated[tuple[Node, ...], msgspec.Meta(max_length=MAX_NEIGHBOURS)]
@@ -78,3 +79,19 @@ class Refused(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
     part: StreamPart
     reason: Annotated[str, msgspec.Meta(max_length=MAX_REASON)]
+
+
+class Probe(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=21):
+    """A tracker's word to a node: measure round trips; dial these, those will dial you."""
+
+    part: StreamPart
+    connect: Annotated[tuple[Contact, ...], msgspec.Meta(max_length=MAX_PROBES)] = ()
+    accept: Annotated[tuple[Node, ...], msgspec.Meta(max_length=MAX_PROBES)] = ()
+
+
+class Probed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=22):
+    """A node's answer: the round trip to one of them; 0 says that it could not be reached."""
+
+    part: StreamPart
+    node: Node
+    rtt_us: RttUs = 0
