@@ -134,7 +134,10 @@ def test_a_folder_gets_a_trace_of_every_repeat(tmp_path: Path) -> None:
         (["run", "randomness", "--repeats", "0"], "--repeats must be 1 or more"),
         (["run", "randomness", "--degree", "1"], "--degree must be 2 or more"),
         (["run", "randomness", "--underlay", "aws16"], "leave it out"),
-        (["run", "propagation", "--underlay", "sea"], "one of: aws16, constant, plane"),
+        (
+            ["run", "propagation", "--underlay", "sea"],
+            "one of: aws16, cities, constant, plane, square",
+        ),
         (["run", "propagation", "--overlay", "none"], "one of: random-regular"),
         (["run", "randomness", "--capacity", "5"], "takes no --capacity: leave it out"),
         (["run", "workload"], "workload needs --data"),
