@@ -16,7 +16,21 @@ from anabranch.lab.underlays import PROCESSING_MS, check_underlay
 from anabranch.overlays import OVERLAYS
 
 Row = dict[str, Any]  # plain keys; numbers and strings
-Samples = dict[int, NDArray[np.float64]]  # by the number of nodes: what a picture shows of a row
+
+
+class Samples(dict[int, NDArray[np.float64]]):
+    """By the number of nodes: what a picture shows of a row; and one topology of each row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.topologies: list[dict[str, Any]] = []
+
+    def keep_topology(
+        self, nodes: int, seed: str, links: NDArray[np.int64], **more: int | str
+    ) -> None:
+        """Keep the links of the first of a row's topologies; the others follow from their seeds."""
+        found = {"nodes": nodes, "seed": seed, **more, "links": links.tolist()}
+        self.topologies.append(found)
 
 
 # These every experiment has; of the others each says which it has.
@@ -67,6 +81,8 @@ class Params:
             raise OptionError("--processing-ms must be 0 or more")
         if self.learning_s is not None and not 0 <= self.learning_s < math.inf:
             raise OptionError("--learning-s must be 0 or more")
+        if self.legacy_status and (self.traces or self.learning_s):
+            raise OptionError("--legacy-status is a model: leave out --traces and --learning-s")
         if self.overlay not in OVERLAYS:
             raise OptionError(f"--overlay must be one of: {', '.join(OVERLAYS)}")
         try:

@@ -24,7 +24,7 @@ def rows_of(table: DataFrame) -> list[dict[str, object]]:
 
 
 def test_tables_and_curves_are_those_of_the_lab(spark: SparkSession, tmp_path: Path) -> None:
-    samples: Samples = {}
+    samples = Samples()
     params = Params((5, 12), 2, underlay="plane", traces=str(tmp_path))
     rows = list(EXPERIMENT.run(params, samples=samples))
     names = [f"propagation-n{nodes}-r{repeat}.parquet" for nodes in (12, 5) for repeat in (0, 1)]
