@@ -1,7 +1,9 @@
 import random
 
 import numpy as np
+import pytest
 
+from anabranch.lab.experiment import OptionError
 from anabranch.lab.kernels import from_all
 from anabranch.lab.legacy_status import LegacyTracker, grow_legacy
 from anabranch.lab.topologies import Topology
@@ -44,7 +46,12 @@ def test_near_neighbours_are_preferred() -> None:
 
 
 def test_it_follows_from_the_seed_and_both_ends_agree() -> None:
-    first, again, other = (grow_legacy(Constant(20), 40, 4, seed) for seed in ("1", "1", "2"))
+    first, again, other = (grow_legacy(AWS16(40), 40, 4, seed) for seed in ("1", "1", "2"))
     assert first.neighbours == again.neighbours != other.neighbours
     for node, near in enumerate(first.neighbours):
         assert all(node in first.neighbours[peer] for peer in near)
+
+
+def test_where_all_act_at_once_it_is_told_that_nothing_settles() -> None:
+    with pytest.raises(OptionError, match="does not settle"):
+        grow_legacy(Constant(20), 40, 4, "1")

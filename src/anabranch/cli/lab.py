@@ -20,6 +20,15 @@ app = typer.Typer(no_args_is_help=True, help="Run the papers' experiments.")
 
 DEFAULT_OUT = Path("figures")
 
+ProcessingMs = Annotated[float | None, typer.Option(help="What a node takes for every hop.")]
+LearningS = Annotated[float | None, typer.Option(help="Simulated seconds before it is measured.")]
+LegacyStatus = Annotated[
+    bool | None, typer.Option("--legacy-status", help="The naive protocol of paper 001, 4.3.")
+]
+Traces = Annotated[
+    Path | None, typer.Option(help="A folder for a trace of every repeat, for the pipeline.")
+]
+
 
 def experiments() -> "dict[str, lab.Experiment]":
     """Load the lab, which needs more than the rest of the program."""
@@ -56,15 +65,9 @@ def run(
     seed: Annotated[int | None, typer.Option(help="Same seed, same rows.")] = None,
     overlay: Annotated[str | None, typer.Option(help="How neighbours are chosen.")] = None,
     underlay: Annotated[str | None, typer.Option(help="The network below, or a .csv file.")] = None,
-    processing_ms: Annotated[
-        float | None, typer.Option(help="What a node takes for every hop.")
-    ] = None,
-    learning_s: Annotated[
-        float | None, typer.Option(help="Simulated seconds before it is measured.")
-    ] = None,
-    legacy_status: Annotated[
-        bool | None, typer.Option("--legacy-status", help="The naive protocol of paper 001, 4.3.")
-    ] = None,
+    processing_ms: ProcessingMs = None,
+    learning_s: LearningS = None,
+    legacy_status: LegacyStatus = None,
     data: Annotated[str | None, typer.Option(help="The file with a published workload.")] = None,
     events: Annotated[int | None, typer.Option(help="How many of a workload's events.")] = None,
     speedup: Annotated[float | None, typer.Option(help="Over the pace of the paper.")] = None,
@@ -72,9 +75,7 @@ def run(
     ordered: Annotated[
         bool | None, typer.Option("--ordered", help="Store all, and read in order.")
     ] = None,
-    traces: Annotated[
-        Path | None, typer.Option(help="A folder for a trace of every repeat, for the pipeline.")
-    ] = None,
+    traces: Traces = None,
     engine: Annotated[str, typer.Option(help="What it runs on: local or spark.")] = "local",
     master: Annotated[
         str | None, typer.Option(help="Spark's, e.g. spark://host:7077; else local[*].")

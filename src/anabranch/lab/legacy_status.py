@@ -11,6 +11,7 @@ import heapq
 import random
 from collections.abc import Callable, Iterable
 
+from anabranch.lab.experiment import OptionError
 from anabranch.lab.topologies import Topology
 from anabranch.sim.network import Underlay
 
@@ -21,7 +22,7 @@ DIAL_TRIPS = 4  # one-way: two for TCP, two for WebSocket
 # 2.80 with 0.5 ms between two, 3.07 with 1 ms, 3.79 with 5 ms, and from 20 ms on that of a random
 # graph. This pace was chosen out of these because it comes nearest to the paper's 2.8 there.
 JOIN_EVERY_S = 0.0005
-PATIENCE_S = 600.0  # simulated, after the last join; it may go on for minutes
+MOST_EVENTS = 2000  # for each node; where all delays are equal, all act at once, and for ever
 
 Near = dict[int, None]  # a set that keeps its order
 
@@ -109,11 +110,12 @@ class LegacyNetwork:
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._sequence = 0
 
-    def run(self, until: float) -> None:
-        """Let everything happen that is due, until nothing is."""
-        while self._heap and self._heap[0][0] <= until:
+    def run(self) -> bool:
+        """Let everything happen until nothing is left, or too much; tell whether it has settled."""
+        while self._heap and self._sequence < MOST_EVENTS * len(self.near):
             self.now, _, happen = heapq.heappop(self._heap)
             happen()
+        return not self._heap
 
     def join(self, node: int, at: float) -> None:
         """Let a node say to the tracker that it wants to be in, and has no neighbours."""
@@ -163,5 +165,6 @@ def grow_legacy(
     order = random.Random(f"{seed}/joins").sample(range(nodes), nodes)
     for turn, node in enumerate(order):
         network.join(node, turn * JOIN_EVERY_S)
-    network.run(nodes * JOIN_EVERY_S + PATIENCE_S)
+    if not network.run():
+        raise OptionError("--legacy-status does not settle here: choose another underlay or seed")
     return Topology([sorted(near) for near in network.near], underlay, processing_s)

@@ -23,7 +23,7 @@ def test_the_longer_a_node_reads_the_fewer_copies_it_sends() -> None:
         list(EXPERIMENT.run(Params((64,), 2, degree=4, processing_ms=ms)))[1] for ms in (0, 50)
     )
     assert quick["duplicates"] == quick["expected"]
-    assert slow["duplicates"] < 0.8 * quick["duplicates"]
+    assert slow["duplicates"] < 0.9 * quick["duplicates"]
 
 
 def test_odd_sums_and_full_houses_are_expected() -> None:
