@@ -126,7 +126,8 @@ def draw(rows: Sequence[Row], samples: Samples, path: Path) -> None:
         (("instant flood", "#1f5f8b", "o"), ("with suppression", "#b3471d", "s"))
     ):
         copies = [row["duplicates"] for row in mine[which::2]]
-        axes.plot(degrees, copies, marker, color=color, markersize=6, label=label)
+        look = {"fillstyle": "none", "markersize": 10} if which == 0 else {"markersize": 5}
+        axes.plot(degrees, copies, marker, color=color, label=label, **look)
     axes.set(
         title=f"{EXPERIMENT.title}, {rows[0]['nodes']} nodes on {rows[0]['underlay']}",
         xlabel="degree",
