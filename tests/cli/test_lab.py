@@ -23,7 +23,7 @@ def test_the_experiments_are_listed() -> None:
 def test_the_list_can_be_read_by_programs() -> None:
     result = CliRunner().invoke(app, ["list", "--json"])
     names = [json.loads(line)["name"] for line in result.stdout.splitlines()]
-    assert names == ["aws16", "randomness", "propagation", "workload"]
+    assert names == [*("aws16", "randomness", "diameter", "redundancy", "propagation", "workload")]
 
 
 def test_a_table_has_the_papers_figures_and_a_picture_is_drawn(
@@ -100,6 +100,10 @@ def test_a_folder_gets_picture_rows_and_options(tmp_path: Path) -> None:
     out = tmp_path / "new" / "folder"
     result = CliRunner().invoke(app, [*RUN, "--json", "--out", str(out)])
     assert (out / "randomness.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (out / "randomness.svg").read_text()
+    topologies = json.loads((out / "randomness.topology.json").read_text())
+    assert [(kept["nodes"], kept["seed"]) for kept in topologies] == [(8, "1/8/0"), (12, "1/12/0")]
+    assert len(topologies[1]["links"]) == 24
     assert (out / "randomness.jsonl").read_text() == result.stdout
     options = json.loads((out / "randomness.options.json").read_text())
     assert options["experiment"] == "randomness"
@@ -125,7 +129,7 @@ def test_a_folder_gets_a_trace_of_every_repeat(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "advice"),
     [
-        (["run", "nothing"], "choose one of aws16, randomness, propagation, workload"),
+        (["run", "nothing"], "choose one of aws16, randomness, diameter, redundancy, "),
         (["run", "randomness", "--nodes", "1"], "--nodes must be 2 or more"),
         (["run", "randomness", "--nodes", "32,1"], "--nodes must be 2 or more"),
         (["run", "randomness", "--nodes", "many"], "write for example --nodes 32,64"),
@@ -134,7 +138,14 @@ def test_a_folder_gets_a_trace_of_every_repeat(tmp_path: Path) -> None:
         (["run", "randomness", "--repeats", "0"], "--repeats must be 1 or more"),
         (["run", "randomness", "--degree", "1"], "--degree must be 2 or more"),
         (["run", "randomness", "--underlay", "aws16"], "leave it out"),
-        (["run", "propagation", "--underlay", "sea"], "one of: aws16, constant, plane"),
+        (
+            ["run", "propagation", "--underlay", "sea"],
+            "one of: aws16, cities, constant, plane, square",
+        ),
+        (["run", "propagation", "--underlay", "moon.csv"], "moon.csv cannot be read"),
+        (["run", "propagation", "--processing-ms", "-1"], "--processing-ms must be 0 or more"),
+        (["run", "propagation", "--learning-s", "-1"], "--learning-s must be 0 or more"),
+        (["run", "randomness", "--legacy-status"], "takes no --legacy-status: leave it out"),
         (["run", "propagation", "--overlay", "none"], "one of: random-regular"),
         (["run", "randomness", "--capacity", "5"], "takes no --capacity: leave it out"),
         (["run", "workload"], "workload needs --data"),

@@ -21,7 +21,7 @@ def test_progress_is_that_of_all_units() -> None:
     assert heard == [0.125, 0.25, 0.625, 1]
 
 
-@pytest.mark.parametrize("name", ["aws16", "randomness", "propagation"])
+@pytest.mark.parametrize("name", ["aws16", "randomness", "propagation", "diameter", "redundancy"])
 def test_units_and_results_can_be_sent(name: str) -> None:
     experiment = EXPERIMENTS[name]
     params = experiment.params(nodes=(4, 8), repeats=2)

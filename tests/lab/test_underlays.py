@@ -1,4 +1,5 @@
 import random
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,8 @@ from anabranch.lab.underlays import (
     TABLE_MS,
     TRACKER_REGION,
     UNDERLAYS,
+    check_underlay,
+    make_underlay,
     mean_delay_s,
 )
 
@@ -68,3 +71,27 @@ def test_every_underlay_has_places_for_nodes_and_a_tracker(name: str) -> None:
     delays = [one.delay_s(a, b) for a in range(6) for b in range(6) if a != b]
     assert min(delays) > 0
     assert delays == [same.delay_s(a, b) for a in range(6) for b in range(6) if a != b]
+
+
+@pytest.mark.parametrize("name", UNDERLAYS)
+def test_the_mean_delay_is_that_of_every_pair(name: str) -> None:
+    underlay = make_underlay(name, 40, random.Random(8))
+    delays_s = [underlay.delay_s(a, b) for a in range(40) for b in range(40) if a != b]
+    assert mean_delay_s(underlay, 40) == pytest.approx(sum(delays_s) / len(delays_s), rel=1e-12)
+
+
+def test_a_file_is_an_underlay(tmp_path: Path) -> None:
+    path = tmp_path / "three.csv"
+    path.write_text("0.5,10,20\n11,0.5,30\n21,31,0.5\n")
+    check_underlay(str(path))
+    underlay = make_underlay(str(path), 7, random.Random(1))
+    assert underlay.delay_s(1, 5) == 0.030
+    assert underlay.delay_s(3, 6) == 0.0005
+    assert underlay.delay_s(7, 1) == 0.010  # a tracker lies at the first row
+
+
+def test_what_is_no_underlay_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"must be one of: aws16, .*csv file"):
+        check_underlay("moon")
+    with pytest.raises(ValueError, match=r"moon\.csv cannot be read"):
+        check_underlay(str(tmp_path / "moon.csv"))

@@ -60,6 +60,16 @@ def test_dialling_takes_a_handshake_and_both_ends_learn_of_the_link_and_its_rtt(
     assert b.machine.saw == [(0.08, LinkUp(a.id, 0.04))]
 
 
+def test_processing_is_part_of_every_hop_and_of_no_round_trip() -> None:
+    sim = Simulator(Constant(DELAY_S * 1000), 1, processing_s=0.005)
+    a, b = (sim.add(NodeId(bytes([i]) * 20), i, Scripted()) for i in range(2))
+    a.machine.answers[Wakeup] = [Connect(b.id)]
+    sim.tell(a, Wakeup())
+    sim.run(START_AT + 1)
+    assert b.machine.saw == [(0.08, LinkUp(a.id, 0.04))]
+    assert a.lanes[b.id].delay_s == b.lanes[a.id].delay_s == pytest.approx(0.025)
+
+
 def test_both_dialling_at_once_ends_in_one_link() -> None:
     sim = Simulator(Constant(DELAY_S * 1000), 1)
     a, b = (sim.add(NodeId(bytes([i]) * 20), i, Scripted()) for i in range(2))

@@ -20,6 +20,15 @@ app = typer.Typer(no_args_is_help=True, help="Run the papers' experiments.")
 
 DEFAULT_OUT = Path("figures")
 
+ProcessingMs = Annotated[float | None, typer.Option(help="What a node takes for every hop.")]
+LearningS = Annotated[float | None, typer.Option(help="Simulated seconds before it is measured.")]
+LegacyStatus = Annotated[
+    bool | None, typer.Option("--legacy-status", help="The naive protocol of paper 001, 4.3.")
+]
+Traces = Annotated[
+    Path | None, typer.Option(help="A folder for a trace of every repeat, for the pipeline.")
+]
+
 
 def experiments() -> "dict[str, lab.Experiment]":
     """Load the lab, which needs more than the rest of the program."""
@@ -55,7 +64,10 @@ def run(
     degree: Annotated[int | None, typer.Option(help="Neighbours of each node.")] = None,
     seed: Annotated[int | None, typer.Option(help="Same seed, same rows.")] = None,
     overlay: Annotated[str | None, typer.Option(help="How neighbours are chosen.")] = None,
-    underlay: Annotated[str | None, typer.Option(help="The network below.")] = None,
+    underlay: Annotated[str | None, typer.Option(help="The network below, or a .csv file.")] = None,
+    processing_ms: ProcessingMs = None,
+    learning_s: LearningS = None,
+    legacy_status: LegacyStatus = None,
     data: Annotated[str | None, typer.Option(help="The file with a published workload.")] = None,
     events: Annotated[int | None, typer.Option(help="How many of a workload's events.")] = None,
     speedup: Annotated[float | None, typer.Option(help="Over the pace of the paper.")] = None,
@@ -63,9 +75,7 @@ def run(
     ordered: Annotated[
         bool | None, typer.Option("--ordered", help="Store all, and read in order.")
     ] = None,
-    traces: Annotated[
-        Path | None, typer.Option(help="A folder for a trace of every repeat, for the pipeline.")
-    ] = None,
+    traces: Traces = None,
     engine: Annotated[str, typer.Option(help="What it runs on: local or spark.")] = "local",
     master: Annotated[
         str | None, typer.Option(help="Spark's, e.g. spark://host:7077; else local[*].")
@@ -93,14 +103,17 @@ def run(
         "degree": degree,
         "seed": seed,
         "overlay": overlay,
-        "underlay": underlay,
+        # Whoever reads a file or writes to a folder may be at home in another folder.
+        "underlay": absolute(underlay) if underlay and underlay.endswith(".csv") else underlay,
+        "processing_ms": processing_ms,
+        "learning_s": learning_s,
+        "legacy_status": legacy_status,
         "data": data,
         "events": events,
         "speedup": speedup,
         "capacity": capacity,
         "ordered": ordered,
-        # Whoever writes there may be at home in another folder.
-        "traces": None if traces is None else str(traces.absolute()),
+        "traces": None if traces is None else absolute(traces),
     }
     perform(known[name], given, chosen, as_json, out)
 
@@ -144,10 +157,10 @@ def perform(
     out: Path | None,
 ) -> None:
     """Run an experiment with the options that were given, print what it finds, and keep it."""
-    from anabranch.lab.experiment import OptionError
+    from anabranch.lab.experiment import OptionError, Samples
 
     rows: list[dict[str, Any]] = []
-    samples: lab.Samples | None = {} if out is not None else None
+    samples = Samples() if out is not None else None
     # Rows that appear on the screen are progress enough, and a bar would run into them.
     shown = not (as_json and sys.stdout.isatty())
     try:
@@ -166,7 +179,7 @@ def perform(
         Console().print(experiment.table(rows))
     if out is not None and samples is not None:
         experiment.draw(rows, samples, out / f"{experiment.name}.png")
-        keep(experiment, params, chosen.engine, rows, out)
+        keep(experiment, params, chosen.engine, rows, samples.topologies, out)
 
 
 def make_folder(option: str, folder: Path | None) -> None:
@@ -183,14 +196,24 @@ def keep(
     params: "lab.Params",
     engine: str,
     rows: list[dict[str, Any]],
+    topologies: list[dict[str, Any]],
     out: Path,
 ) -> None:
-    """Write the rows, and the options that they follow from, beside the picture."""
+    """Write the rows, the options that they follow from, and topologies, beside the pictures."""
     name = experiment.name
     (out / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     options = {"experiment": name, "engine": engine} | experiment.options_of(params)
     (out / f"{name}.options.json").write_text(json.dumps(options, indent=2) + "\n")
-    typer.echo(f"wrote {name}.png, {name}.jsonl and {name}.options.json to {out}", err=True)
+    if topologies:
+        lines = ",\n".join(json.dumps(topology) for topology in topologies)
+        (out / f"{name}.topology.json").write_text(f"[\n{lines}\n]\n")
+    written = ["png", "svg", "jsonl", "options.json", *(["topology.json"] if topologies else [])]
+    typer.echo(f"wrote {name}.{{{','.join(written)}}} to {out}", err=True)
+
+
+def absolute(path: str | Path) -> str:
+    """Name a path from the root."""
+    return str(Path(path).absolute())
 
 
 def numbers(text: str) -> tuple[int, ...]:

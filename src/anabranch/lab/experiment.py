@@ -12,15 +12,32 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from anabranch.core.overlay import DEFAULT_DEGREE
-from anabranch.lab.underlays import UNDERLAYS
+from anabranch.lab.underlays import PROCESSING_MS, check_underlay
 from anabranch.overlays import OVERLAYS
 
 Row = dict[str, Any]  # plain keys; numbers and strings
-Samples = dict[int, NDArray[np.float64]]  # by the number of nodes: what a picture shows of a row
+
+
+class Samples(dict[int, NDArray[np.float64]]):
+    """By the number of nodes: what a picture shows of a row; and one topology of each row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.topologies: list[dict[str, Any]] = []
+
+    def keep_topology(
+        self, nodes: int, seed: str, links: NDArray[np.int64], **more: int | str
+    ) -> None:
+        """Keep the links of the first of a row's topologies; the others follow from their seeds."""
+        found = {"nodes": nodes, "seed": seed, **more, "links": links.tolist()}
+        self.topologies.append(found)
 
 
 # These every experiment has; of the others each says which it has.
 COMMON_OPTIONS = frozenset({"nodes", "repeats", "degree", "seed"})
+
+# How long overlays that go on improving when they have settled are given for it; others, nothing.
+LEARNING_S: dict[str, float] = {}
 
 
 class OptionError(ValueError):
@@ -41,6 +58,9 @@ class Params:
     events: int | None = None  # how many of the file's; None: all
     speedup: float = 1.0  # how much faster than in the paper they come
     capacity: float = 0.0  # packets that a node takes in a second; 0: any number
+    processing_ms: float | None = None  # of every hop; None: as the underlay has it
+    learning_s: float | None = None  # simulated, before measuring; None: as the overlay has it
+    legacy_status: bool = False  # whether nodes and tracker talk as paper 001, section 4.3, has it
     ordered: bool = False  # whether storage nodes help all to read in order
     traces: str | None = None  # the folder to leave traces in; the rows do not depend on it
 
@@ -57,9 +77,35 @@ class Params:
             raise OptionError("--speedup must be above 0: 1 is the paper's pace, 2 twice that")
         if not 0 <= self.capacity < math.inf:
             raise OptionError("--capacity must be 0, for no bound, or packets a second")
-        for option, known in (("overlay", OVERLAYS), ("underlay", UNDERLAYS)):
-            if getattr(self, option) not in known:
-                raise OptionError(f"--{option} must be one of: {', '.join(known)}")
+        if self.processing_ms is not None and not 0 <= self.processing_ms < math.inf:
+            raise OptionError("--processing-ms must be 0 or more")
+        if self.learning_s is not None and not 0 <= self.learning_s < math.inf:
+            raise OptionError("--learning-s must be 0 or more")
+        if self.legacy_status and (self.traces or self.learning_s):
+            raise OptionError("--legacy-status is a model: leave out --traces and --learning-s")
+        if self.overlay not in OVERLAYS:
+            raise OptionError(f"--overlay must be one of: {', '.join(OVERLAYS)}")
+        try:
+            check_underlay(self.underlay)
+        except ValueError as error:
+            raise OptionError(str(error)) from error
+
+    @property
+    def underlay_name(self) -> str:
+        """Return the underlay's name, which for a file is the same in whatever folder it lies."""
+        return Path(self.underlay).name
+
+    @property
+    def processing_s(self) -> float:
+        """Return how long a node is busy with what it passes on."""
+        if self.processing_ms is None:
+            return PROCESSING_MS.get(self.underlay, 0.0) / 1000
+        return self.processing_ms / 1000
+
+    @property
+    def learning(self) -> float:
+        """Return for how many simulated seconds an overlay runs before it is measured."""
+        return LEARNING_S.get(self.overlay, 0.0) if self.learning_s is None else self.learning_s
 
     def seed_of(self, nodes: int, repeat: int) -> str:
         """Return the seed of one repeat."""
@@ -173,7 +219,7 @@ class Experiment:
         """Return the defaults with what is given (None is not), or raise OptionError."""
         given = {option: value for option, value in given.items() if value is not None}
         for option in sorted(given.keys() - self.options - COMMON_OPTIONS):
-            raise OptionError(f"{self.name} takes no --{option}: leave it out")
+            raise OptionError(f"{self.name} takes no --{option.replace('_', '-')}: leave it out")
         for option in sorted(self.needs - given.keys()):
             raise OptionError(f"{self.name} needs --{option}: name the file that it reads")
         params = replace(self.defaults, **given)

@@ -2,13 +2,17 @@
 
 `AWS16` is the network of the Streamr experiments: 16 regions of Amazon, with the mean one-way
 delays that its authors measured between 1024 machines (paper 001, Table 5.1; paper 000, Table 1
-has the same figures).
+has the same figures). A file with a table of delays is an underlay, too: see delay_tables.py;
+and geography.py has those that follow from where nodes lie.
 """
 
 import math
 import random
 from collections.abc import Callable
+from pathlib import Path
 
+from anabranch.lab.delay_tables import DelayTable, from_file, read_table
+from anabranch.lab.geography import Cities, Square
 from anabranch.sim.network import Constant, Plane, Underlay
 
 REGIONS = (
@@ -42,35 +46,56 @@ _TABLE_MS = """
 TABLE_MS = tuple(tuple(map(float, line.split())) for line in _TABLE_MS.split("\n") if line)
 
 
-class AWS16:
+class AWS16(DelayTable):
     """Sixteen Amazon regions, each with equally many of the nodes; trackers in eu-west-1."""
 
     def __init__(self, nodes: int) -> None:
-        self._nodes = nodes
-        self._delays_s = [
-            [(INSIDE_MS if a == b else delay_ms) / 1000 for b, delay_ms in enumerate(row)]
+        table_ms = [
+            [INSIDE_MS if a == b else delay_ms for b, delay_ms in enumerate(row)]
             for a, row in enumerate(TABLE_MS)
         ]
+        rows = [place % len(REGIONS) for place in range(nodes)]
+        super().__init__(table_ms, rows, beyond=REGIONS.index(TRACKER_REGION))
 
     def region(self, place: int) -> int:
         """Return the region of a place; the places after the nodes' are the trackers'."""
-        return place % len(REGIONS) if place < self._nodes else REGIONS.index(TRACKER_REGION)
-
-    def delay_s(self, a: int, b: int) -> float:
-        """Return the mean delay between the regions of the two."""
-        return self._delays_s[self.region(a)][self.region(b)]
+        return self.row(place)
 
 
-TRACKER_PLACES = 16  # on a plane every place has to be drawn beforehand
+TRACKER_PLACES = 16  # where places are drawn, theirs have to be drawn beforehand
 
 UNDERLAYS: dict[str, Callable[[int, random.Random], Underlay]] = {
     "aws16": lambda nodes, rng: AWS16(nodes),
+    "cities": lambda nodes, rng: Cities(nodes + TRACKER_PLACES, rng),
     "constant": lambda nodes, rng: Constant(delay_ms=50),
     "plane": lambda nodes, rng: Plane(nodes + TRACKER_PLACES, base_ms=5, across_ms=120, rng=rng),
+    "square": lambda nodes, rng: Square(nodes + TRACKER_PLACES, rng),
 }
+FILES = ".csv"  # what ends so is a file with a table of delays
+
+# How long a node is busy with what it passes on, unless an experiment is told otherwise. The
+# papers' tables have delays between processes, in which that is contained.
+PROCESSING_MS = {"cities": 0.3}
+
+
+def check_underlay(name: str) -> None:
+    """Raise ValueError if there is no such underlay, or if its file is not as it should be."""
+    if name.endswith(FILES):
+        read_table(Path(name))
+    elif name not in UNDERLAYS:
+        raise ValueError(f"--underlay must be one of: {', '.join(UNDERLAYS)}, or a {FILES} file")
+
+
+def make_underlay(name: str, nodes: int, rng: random.Random) -> Underlay:
+    """Return the underlay of a name, or of a file, with places for nodes and trackers."""
+    if name.endswith(FILES):
+        return from_file(Path(name), nodes)
+    return UNDERLAYS[name](nodes, rng)
 
 
 def mean_delay_s(underlay: Underlay, nodes: int) -> float:
     """Return the mean delay from one node straight to another, over all ordered pairs."""
+    if isinstance(underlay, DelayTable):
+        return underlay.mean_delay_s(nodes)
     pairs = ((a, b) for a in range(nodes) for b in range(nodes) if a != b)
     return math.fsum(underlay.delay_s(a, b) for a, b in pairs) / (nodes * (nodes - 1))

@@ -29,9 +29,16 @@ class World(Protocol):
 class Links:
     """All links of a world. A link is two lanes, each with its end at one node."""
 
-    def __init__(self, world: World, underlay: Underlay, recorder: Recorder | None) -> None:
+    def __init__(
+        self,
+        world: World,
+        underlay: Underlay,
+        recorder: Recorder | None,
+        processing_s: float = 0.0,
+    ) -> None:
         self._world = world
         self._underlay = underlay
+        self._processing_s = processing_s
         self.recorder = recorder
 
     def dial(self, node: SimNode, peer: NodeId) -> None:
@@ -104,11 +111,14 @@ class Links:
         for node, peer in ((a, b.id), (b, a.id)):
             if peer in node.lanes:  # the end of a link whose other end died unnoticed
                 self._notice_end(node.lanes[peer], "replaced")
-        there = Lane(a, b, self._underlay.delay_s(a.place, b.place))
-        back = Lane(b, a, self._underlay.delay_s(b.place, a.place))
+        # A round trip is answered below the application: it has none of the processing.
+        there_s = self._underlay.delay_s(a.place, b.place)
+        back_s = self._underlay.delay_s(b.place, a.place)
+        there = Lane(a, b, there_s + self._processing_s)
+        back = Lane(b, a, back_s + self._processing_s)
         there.back, back.back = back, there
         a.lanes[b.id], b.lanes[a.id] = there, back
-        rtt_s = there.delay_s + back.delay_s
+        rtt_s = there_s + back_s
         for node, peer in ((a, b.id), (b, a.id)):
             self._linked(node, peer, True, "")
             if self.recorder is not None:

@@ -63,6 +63,8 @@ from anabranch.traces.recorder import Recorder
 
 START_AT = 1_767_225_600.0  # every run begins on the first of January 2026
 
+Happening = Event | Callable[[], None]
+
 _WAKEUP = Wakeup()
 _DATA = bytes([codec.DATA])
 _TAKEN = (UNREADABLE, NO_KEY)
@@ -72,7 +74,11 @@ class Simulator:
     """The world of a run: time, nodes, links, and the heap that drives them."""
 
     def __init__(
-        self, underlay: Underlay, seed: int | str, recorder: Recorder | None = None
+        self,
+        underlay: Underlay,
+        seed: int | str,
+        recorder: Recorder | None = None,
+        processing_s: float = 0.0,  # of every packet, at who takes it
     ) -> None:
         self.now = START_AT
         self.nodes: dict[NodeId, SimNode] = {}
@@ -81,13 +87,11 @@ class Simulator:
         self.faults = NO_FAULTS
         self.observer: Observer | None = None
         self.application = Application()
-        self._links = Links(self, underlay, recorder)
+        self._links = Links(self, underlay, recorder, processing_s)
         self.inboxes = Inboxes(self, self._links)
         self._rng = random.Random(f"{seed}/network")
         self._recorder = recorder
-        self._heap: list[
-            tuple[float, int, SimNode | None, Event | Callable[[], None], Lane | None]
-        ] = []
+        self._heap: list[tuple[float, int, SimNode | None, Happening, Lane | None]] = []
         self._sequence = 0
         self._published_at: dict[tuple[ChainKey, int], float] = {}
 
@@ -221,13 +225,7 @@ class Simulator:
             hops = event.data[4] if event.data[3] else 0
             recorder.received(self.now, node.id, event.sender, head, hops)
 
-    def _push(
-        self,
-        at: float,
-        node: SimNode | None,
-        event: Event | Callable[[], None],
-        lane: Lane | None,
-    ) -> None:
+    def _push(self, at: float, node: SimNode | None, event: Happening, lane: Lane | None) -> None:
         self._sequence += 1
         heapq.heappush(self._heap, (at, self._sequence, node, event, lane))
 

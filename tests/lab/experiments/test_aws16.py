@@ -22,7 +22,7 @@ def test_with_few_nodes_only_the_regions_that_have_some() -> None:
 
 
 def test_table_and_picture(tmp_path: Path) -> None:
-    samples: Samples = {}
+    samples = Samples()
     rows = list(EXPERIMENT.run(Params((32,)), samples=samples))
     shown = table(rows)
     assert "ours 68.64 ms, paper 68.64 ms" in str(shown.caption)

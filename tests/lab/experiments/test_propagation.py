@@ -6,18 +6,17 @@ import pytest
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import dijkstra
 
-from anabranch.lab.experiment import Params, Samples
+from anabranch.lab.experiment import OptionError, Params, Samples
+from anabranch.lab.experiments import propagation
 from anabranch.lab.experiments.propagation import (
     EXPERIMENT,
     PAPER_WEBRTC,
     draw,
-    flood,
-    grow,
-    is_regular,
-    links_of,
     repeats_of,
     table,
 )
+from anabranch.lab.flooding import flood
+from anabranch.lab.topologies import grow, links_of, topology_of
 from anabranch.lab.underlays import AWS16, UNDERLAYS, mean_delay_s
 from anabranch.sim.cluster import Cluster
 from anabranch.sim.network import Underlay
@@ -38,7 +37,7 @@ def weighted(cluster: Cluster, underlay: Underlay) -> csr_array:
 def test_a_flood_takes_the_fastest_path(underlay_name: str, nodes: int, degree: int) -> None:
     underlay = UNDERLAYS[underlay_name](nodes, random.Random(5))
     cluster = grow(underlay, nodes, degree, "random-regular", "seed")
-    measured = flood(cluster)
+    measured = flood(cluster, topology_of(cluster, underlay))
     graph = weighted(cluster, underlay)
     assert graph.nnz == nodes * degree // 2 * 2
     off = ~np.eye(nodes, dtype=bool)
@@ -78,7 +77,8 @@ def test_the_mean_delay_is_the_papers(nodes: int, repeats: int) -> None:
 def test_rows_have_plain_keys_and_follow_from_the_seed() -> None:
     first, again, other = (list(EXPERIMENT.run(Params((8, 9), 2, seed=seed))) for seed in (1, 1, 2))
     assert list(first[0]) == [
-        *("nodes", "overlay", "underlay", "mean_ms_min", "mean_ms", "mean_ms_max"),
+        *("nodes", "overlay", "underlay", "legacy_status", "learning_s", "processing_ms"),
+        *("mean_ms_min", "mean_ms", "mean_ms_max"),
         *("p50_ms", "p99_ms", "max_ms", "rdp", "duplicates", "hops_mean", "hops_max"),
         *("estimated_ms", "error_percent", "repeats"),
     ]
@@ -96,14 +96,42 @@ def test_in_a_full_house_everybody_is_one_hop_away(nodes: int) -> None:
     assert {key: row[key] for key in exact} == pytest.approx(exact, abs=1e-3)
 
 
-def test_an_overlay_is_regular_when_both_ends_agree_and_no_slot_is_free() -> None:
-    a, b, c, d = (bytes([i]) * 20 for i in range(4))
-    ring = {a: (b, d), b: (a, c), c: (b, d), d: (a, c)}
-    assert is_regular(ring, 2)
-    assert not is_regular(ring, 3)
-    assert not is_regular(ring | {a: (b, c)}, 2)
-    assert is_regular({a: (b, c), b: (a, c), c: (a, b)}, 4)
-    assert not is_regular({a: (b,), b: (a,), c: ()}, 2)
+def test_machines_and_kernels_give_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    params = Params((24, 33), 2, underlay="cities")
+    by_machines = list(EXPERIMENT.run(params))
+    monkeypatch.setattr(propagation, "MACHINES_UP_TO", 0)
+    assert list(EXPERIMENT.run(params)) == by_machines
+
+
+def test_processing_is_paid_at_every_hop() -> None:
+    without, with_it = (
+        next(EXPERIMENT.run(Params((5,), 1, underlay="constant", processing_ms=ms)))
+        for ms in (0, 10)
+    )
+    assert with_it["mean_ms"] == pytest.approx(without["mean_ms"] + 10, abs=1e-3)
+    assert with_it["rdp"] == without["rdp"] == 1  # sent straight, a message crosses one hop
+    (cities,) = EXPERIMENT.run(Params((8,), 1, underlay="cities"))
+    assert cities["processing_ms"] == pytest.approx(0.3)
+
+
+def test_an_overlay_may_learn_before_it_is_measured() -> None:
+    (row,) = EXPERIMENT.run(Params((16,), 1, learning_s=20))
+    (at_once,) = EXPERIMENT.run(Params((16,), 1))
+    assert row["learning_s"] == 20
+    # This overlay has nothing to learn: it is the same, measured later.
+    assert row["mean_ms"] == pytest.approx(at_once["mean_ms"], abs=0.002)
+
+
+def test_the_naive_status_protocol_comes_nearer_to_the_papers_websocket() -> None:
+    (naive,) = EXPERIMENT.run(Params((512,), 1, legacy_status=True))
+    (counted,) = EXPERIMENT.run(Params((512,), 1))
+    assert naive["legacy_status"]
+    assert naive["mean_ms"] < 0.85 * counted["mean_ms"]
+
+
+def test_the_naive_status_protocol_leaves_no_traces() -> None:
+    with pytest.raises(OptionError, match="--traces"):
+        EXPERIMENT.params(legacy_status=True, traces="somewhere")
 
 
 def test_small_networks_are_repeated_more_often_unless_told() -> None:
@@ -119,10 +147,12 @@ def test_progress_ends_at_one() -> None:
 
 
 def test_table_and_picture(tmp_path: Path) -> None:
-    samples: Samples = {}
+    samples = Samples()
     rows = list(EXPERIMENT.run(Params((8, 32), 1), samples=samples))
     assert [len(samples[nodes]) for nodes in (8, 32)] == [8 * 7, 32 * 31]
     shown = table(rows)
     assert list(shown.columns[2].cells) == ["", "137 (120-150)"]
+    assert [len(kept["links"]) for kept in samples.topologies] == [16, 64]
+    assert samples.topologies[0]["seed"] == "1/8/0"
     draw(rows, samples, tmp_path / "picture.png")
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")

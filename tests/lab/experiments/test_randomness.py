@@ -60,7 +60,7 @@ def test_progress_ends_at_one() -> None:
 
 
 def test_table_and_picture(tmp_path: Path) -> None:
-    samples: Samples = {}
+    samples = Samples()
     rows = list(EXPERIMENT.run(Params((12, 20), 10), samples=samples))
     assert table(rows).row_count == 6
     assert np.array_equal(samples[20], samples[20].T)

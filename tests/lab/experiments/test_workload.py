@@ -138,7 +138,7 @@ def test_progress_ends_at_one(small: str) -> None:
 
 
 def test_table_and_picture(small: str, tmp_path: Path) -> None:
-    samples: Samples = {}
+    samples = Samples()
     rows = list(EXPERIMENT.run(EXPERIMENT.params(nodes=(5,), data=small), samples=samples))
     shown = table(rows)
     assert list(shown.columns[2].cells) == ["100 (100)"] * 2

@@ -23,15 +23,19 @@ def rows_of(table: DataFrame) -> list[dict[str, object]]:
     return [row.asDict() for row in table.collect()]
 
 
+# What a row says of the options, of which a trace knows nothing.
+OPTIONS = ("overlay", "underlay", "legacy_status", "learning_s", "processing_ms")
+
+
 def test_tables_and_curves_are_those_of_the_lab(spark: SparkSession, tmp_path: Path) -> None:
-    samples: Samples = {}
+    samples = Samples()
     params = Params((5, 12), 2, underlay="plane", traces=str(tmp_path))
     rows = list(EXPERIMENT.run(params, samples=samples))
     names = [f"propagation-n{nodes}-r{repeat}.parquet" for nodes in (12, 5) for repeat in (0, 1)]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     assert rows == list(EXPERIMENT.run(Params((5, 12), 2, underlay="plane")))
     with shared(read_traces(spark, tmp_path)) as records:
-        labs = [{k: v for k, v in row.items() if k not in ("overlay", "underlay")} for row in rows]
+        labs = [{k: v for k, v in row.items() if k not in OPTIONS} for row in rows]
         assert rows_of(propagation(records)) == labs
         for ours, lab in zip(rows_of(table_2(records)), labs, strict=True):
             least, most = lab["mean_ms_min"], lab["mean_ms_max"]

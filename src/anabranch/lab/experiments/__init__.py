@@ -1,13 +1,22 @@
 """The experiments by name: one file each."""
 
 from anabranch.lab.experiment import Experiment
-from anabranch.lab.experiments import aws16, propagation, randomness, workload
+from anabranch.lab.experiments import (
+    aws16,
+    diameter,
+    propagation,
+    randomness,
+    redundancy,
+    workload,
+)
 
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
     for experiment in (
         aws16.EXPERIMENT,
         randomness.EXPERIMENT,
+        diameter.EXPERIMENT,
+        redundancy.EXPERIMENT,
         propagation.EXPERIMENT,
         workload.EXPERIMENT,
     )

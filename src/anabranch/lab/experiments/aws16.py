@@ -14,6 +14,7 @@ from rich import box
 from rich.table import Table
 
 from anabranch.lab.experiment import Experiment, Params, Progress, Row, Samples, Unit, unseen
+from anabranch.lab.pictures import save
 from anabranch.lab.underlays import AWS16, REGIONS, mean_delay_s
 
 PAPER_NODES = 1024
@@ -99,7 +100,7 @@ def draw(rows: Sequence[Row], samples: Samples, path: Path) -> None:
         axes.text(b, a, f"{delay_ms:.1f}", ha="center", va="center", fontsize=7.5, color=color)
     axes.set(title=EXPERIMENT.title, xlabel="to", ylabel="from")
     figure.colorbar(image, label="one-way delay (ms)", shrink=0.8)
-    figure.savefig(path)
+    save(figure, path)
 
 
 EXPERIMENT = Experiment(

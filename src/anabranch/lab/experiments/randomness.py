@@ -17,6 +17,7 @@ from rich import box
 from rich.table import Table
 
 from anabranch.lab.experiment import Experiment, Params, Progress, Row, Samples, Unit, unseen
+from anabranch.lab.pictures import save
 from anabranch.overlays.regular_graph import RegularGraph
 
 EARLY = 10  # how many joiners are the first few
@@ -46,8 +47,11 @@ def rows(
     repeats = params.repeats or PAPER_REPEATS
     for nodes in params.nodes:
         counts = np.zeros(nodes * nodes, dtype=np.int64)
-        for links in islice(results, repeats):
+        for repeat, links in enumerate(islice(results, repeats)):
             counts[links] += 1
+            if samples is not None and not repeat:
+                ends = np.stack(np.divmod(links, nodes), axis=1)
+                samples.keep_topology(nodes, params.seed_of(nodes, repeat), ends)
         matrix = counts.reshape(nodes, nodes)
         if samples is not None:
             samples[nodes] = (matrix + matrix.T).astype(np.float64)
@@ -160,7 +164,7 @@ def draw(rows: Sequence[Row], samples: Samples, path: Path) -> None:
         right.yaxis.set_major_formatter("{x:,.0f}")
         right.legend(frameon=False)
         right.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path)
+    save(figure, path)
 
 
 EXPERIMENT = Experiment(

@@ -24,6 +24,7 @@ from rich.table import Table
 
 from anabranch.lab import workload as files
 from anabranch.lab.experiment import Experiment, Params, Progress, Row, Samples, Unit, unseen
+from anabranch.lab.pictures import save
 from anabranch.lab.playback import Network, Played, play
 from anabranch.lab.workload import Workload
 
@@ -237,7 +238,7 @@ def draw(rows: Sequence[Row], samples: Samples, path: Path) -> None:
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
     figure.suptitle(f"{EXPERIMENT.title} ({nodes} nodes)")
-    figure.savefig(path)
+    save(figure, path)
 
 
 EXPERIMENT = Experiment(
