@@ -63,6 +63,7 @@ def run(
     ordered: Annotated[
         bool | None, typer.Option("--ordered", help="Store all, and read in order.")
     ] = None,
+    mode: Annotated[str | None, typer.Option(help="sim, live (real processes), or both.")] = None,
     traces: Annotated[
         Path | None, typer.Option(help="A folder for a trace of every repeat, for the pipeline.")
     ] = None,
@@ -99,6 +100,7 @@ def run(
         "speedup": speedup,
         "capacity": capacity,
         "ordered": ordered,
+        "mode": mode,
         # Whoever writes there may be at home in another folder.
         "traces": None if traces is None else str(traces.absolute()),
     }

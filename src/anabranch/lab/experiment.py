@@ -21,6 +21,7 @@ Samples = dict[int, NDArray[np.float64]]  # by the number of nodes: what a pictu
 
 # These every experiment has; of the others each says which it has.
 COMMON_OPTIONS = frozenset({"nodes", "repeats", "degree", "seed"})
+MODES = ("sim", "live", "both")
 
 
 class OptionError(ValueError):
@@ -42,6 +43,7 @@ class Params:
     speedup: float = 1.0  # how much faster than in the paper they come
     capacity: float = 0.0  # packets that a node takes in a second; 0: any number
     ordered: bool = False  # whether storage nodes help all to read in order
+    mode: str = "both"  # simulated, or live between real processes
     traces: str | None = None  # the folder to leave traces in; the rows do not depend on it
 
     def __post_init__(self) -> None:
@@ -57,7 +59,8 @@ class Params:
             raise OptionError("--speedup must be above 0: 1 is the paper's pace, 2 twice that")
         if not 0 <= self.capacity < math.inf:
             raise OptionError("--capacity must be 0, for no bound, or packets a second")
-        for option, known in (("overlay", OVERLAYS), ("underlay", UNDERLAYS)):
+        choices = {"overlay": tuple(OVERLAYS), "underlay": tuple(UNDERLAYS), "mode": MODES}
+        for option, known in choices.items():
             if getattr(self, option) not in known:
                 raise OptionError(f"--{option} must be one of: {', '.join(known)}")
 

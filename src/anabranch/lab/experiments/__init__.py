@@ -1,7 +1,14 @@
 """The experiments by name: one file each."""
 
 from anabranch.lab.experiment import Experiment
-from anabranch.lab.experiments import aws16, propagation, randomness, workload
+from anabranch.lab.experiments import (
+    aws16,
+    emulation,
+    prediction,
+    propagation,
+    randomness,
+    workload,
+)
 
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
@@ -10,5 +17,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         randomness.EXPERIMENT,
         propagation.EXPERIMENT,
         workload.EXPERIMENT,
+        prediction.EXPERIMENT,
+        emulation.EXPERIMENT,
     )
 }
