@@ -1,6 +1,7 @@
 """Real processes on this machine; one small network serves all tests of what it measures."""
 
 import asyncio
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -69,6 +70,21 @@ def test_a_machine_carries_so_many_nodes(monkeypatch: pytest.MonkeyPatch) -> Non
     emulator.check_size(32)
     with pytest.raises(OptionError, match="take 32 for --nodes, or less"):
         emulator.check_size(33)
+
+
+def test_one_network_waits_for_the_other() -> None:
+    began = threading.Event()
+
+    def other() -> None:
+        with emulator.alone():
+            began.set()
+
+    waiting = threading.Thread(target=other)
+    with emulator.alone():
+        waiting.start()
+        assert not began.wait(0.1)
+    assert began.wait(10)
+    waiting.join()
 
 
 def test_ways_lead_there_and_back() -> None:
