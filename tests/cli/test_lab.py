@@ -23,7 +23,8 @@ def test_the_experiments_are_listed() -> None:
 def test_the_list_can_be_read_by_programs() -> None:
     result = CliRunner().invoke(app, ["list", "--json"])
     names = [json.loads(line)["name"] for line in result.stdout.splitlines()]
-    assert names == [*("aws16", "randomness", "diameter", "redundancy", "propagation", "workload")]
+    assert names[:4] == ["aws16", "randomness", "diameter", "redundancy"]
+    assert names[4:] == ["propagation", "workload", "prediction", "emulation"]
 
 
 def test_a_table_has_the_papers_figures_and_a_picture_is_drawn(
@@ -147,6 +148,10 @@ def test_a_folder_gets_a_trace_of_every_repeat(tmp_path: Path) -> None:
         (["run", "propagation", "--learning-s", "-1"], "--learning-s must be 0 or more"),
         (["run", "randomness", "--legacy-status"], "takes no --legacy-status: leave it out"),
         (["run", "propagation", "--overlay", "none"], "one of: random-regular"),
+        (["run", "prediction", "--mode", "dream"], "--mode must be one of: sim, live, both"),
+        (["run", "randomness", "--mode", "sim"], "takes no --mode: leave it out"),
+        (["run", "prediction", "--mode", "live", "--nodes", "2048"], "too many for this machine"),
+        (["run", "emulation", "--nodes", "4,9999"], "9999 real nodes are too many"),
         (["run", "randomness", "--capacity", "5"], "takes no --capacity: leave it out"),
         (["run", "workload"], "workload needs --data"),
         (["run", "workload", "--data", "nowhere.jsonl"], "nowhere.jsonl cannot be read"),

@@ -8,6 +8,7 @@ import pytest
 
 from anabranch.core.ids import NodeId
 from anabranch.live.transports import Transport, TransportError
+from anabranch.live.transports.delayed import DelayedTransport, Way
 from anabranch.live.transports.memory import MemoryHub, MemoryTransport
 from anabranch.live.transports.websocket import WebSocketTransport
 from live.transports.endpoints import LARGE, NETWORK, OPEN, QUICK, SMALL, Owner, run, until
@@ -28,11 +29,20 @@ def memory(delay_s: float = 0.0) -> Pair:
     return MemoryTransport(SMALL.node, hub, delay_s), MemoryTransport(LARGE.node, hub, delay_s)
 
 
+def delayed(pair: Pair) -> Pair:
+    """The same two, as if they were far apart."""
+    one, other = pair
+    way, back = Way(0.01, 0.005), Way(0.005, 0.01)
+    return DelayedTransport(one, {LARGE.node: way}), DelayedTransport(other, {SMALL.node: back})
+
+
 TRANSPORTS: dict[str, tuple[Callable[[], Pair], str]] = {
     "websocket": (websockets, "asyncio"),
     "websocket-uvloop": (websockets, "uvloop"),
     "memory": (memory, "asyncio"),
     "memory-slow": (lambda: memory(0.01), "asyncio"),
+    "memory-delayed": (lambda: delayed(memory()), "asyncio"),
+    "websocket-delayed": (lambda: delayed(websockets()), "uvloop"),
 }
 ONE, OTHER = SMALL.node, LARGE.node
 

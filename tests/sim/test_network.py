@@ -1,6 +1,7 @@
 """What befalls a packet is a function of the faults, the lane and the randomness."""
 
 import random
+import statistics
 
 import pytest
 
@@ -51,6 +52,15 @@ def test_jitter_lets_packets_overtake_each_other() -> None:
     times = [arrivals(lane(), 1, NOW, faults, rng)[0] for _ in range(50)]
     assert all(NOW + 0.01 <= at <= NOW + 0.06 for at in times)
     assert times != sorted(times)
+
+
+def test_a_deviation_is_normal_and_in_percent_of_the_delay() -> None:
+    rng, faults = random.Random(1), PacketFaults(deviation_percent=5)
+    times = [arrivals(lane(), 1, NOW, faults, rng)[0] - NOW for _ in range(4000)]
+    assert statistics.mean(times) == pytest.approx(0.01, rel=0.005)
+    assert statistics.stdev(times) == pytest.approx(0.0005, rel=0.05)
+    wild = PacketFaults(deviation_percent=500)
+    assert min(arrivals(lane(), 1, NOW, wild, rng)[0] for _ in range(100)) == NOW  # never early
 
 
 def test_a_spread_makes_packets_faster_or_slower_and_never_early() -> None:

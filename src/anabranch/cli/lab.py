@@ -25,6 +25,7 @@ LearningS = Annotated[float | None, typer.Option(help="Simulated seconds before 
 LegacyStatus = Annotated[
     bool | None, typer.Option("--legacy-status", help="The naive protocol of paper 001, 4.3.")
 ]
+Ordered = Annotated[bool | None, typer.Option("--ordered", help="Store all, and read in order.")]
 Traces = Annotated[
     Path | None, typer.Option(help="A folder for a trace of every repeat, for the pipeline.")
 ]
@@ -72,9 +73,8 @@ def run(
     events: Annotated[int | None, typer.Option(help="How many of a workload's events.")] = None,
     speedup: Annotated[float | None, typer.Option(help="Over the pace of the paper.")] = None,
     capacity: Annotated[float | None, typer.Option(help="Packets a second and node.")] = None,
-    ordered: Annotated[
-        bool | None, typer.Option("--ordered", help="Store all, and read in order.")
-    ] = None,
+    ordered: Ordered = None,
+    mode: Annotated[str | None, typer.Option(help="sim, live (real processes), or both.")] = None,
     traces: Traces = None,
     engine: Annotated[str, typer.Option(help="What it runs on: local or spark.")] = "local",
     master: Annotated[
@@ -113,6 +113,7 @@ def run(
         "speedup": speedup,
         "capacity": capacity,
         "ordered": ordered,
+        "mode": mode,
         "traces": None if traces is None else absolute(traces),
     }
     perform(known[name], given, chosen, as_json, out)

@@ -35,9 +35,10 @@ class Samples(dict[int, NDArray[np.float64]]):
 
 # These every experiment has; of the others each says which it has.
 COMMON_OPTIONS = frozenset({"nodes", "repeats", "degree", "seed"})
+MODES = ("sim", "live", "both")
 
 # How long overlays that go on improving when they have settled are given for it; others, nothing.
-LEARNING_S: dict[str, float] = {}
+LEARNING_S = {"latency-aware": 300.0}
 
 
 class OptionError(ValueError):
@@ -62,6 +63,7 @@ class Params:
     learning_s: float | None = None  # simulated, before measuring; None: as the overlay has it
     legacy_status: bool = False  # whether nodes and tracker talk as paper 001, section 4.3, has it
     ordered: bool = False  # whether storage nodes help all to read in order
+    mode: str = "both"  # simulated, or live between real processes
     traces: str | None = None  # the folder to leave traces in; the rows do not depend on it
 
     def __post_init__(self) -> None:
@@ -85,6 +87,8 @@ class Params:
             raise OptionError("--legacy-status is a model: leave out --traces and --learning-s")
         if self.overlay not in OVERLAYS:
             raise OptionError(f"--overlay must be one of: {', '.join(OVERLAYS)}")
+        if self.mode not in MODES:
+            raise OptionError(f"--mode must be one of: {', '.join(MODES)}")
         try:
             check_underlay(self.underlay)
         except ValueError as error:

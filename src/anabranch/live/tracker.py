@@ -8,7 +8,7 @@ import asyncio
 import os
 import random
 import ssl as tls
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -39,7 +39,7 @@ from anabranch.live.keys import load_or_make_key
 from anabranch.live.observer import Observer
 from anabranch.live.registry.sqlite import SqliteStore
 from anabranch.live.tracker_http import About, TrackerHttp
-from anabranch.live.transports import TransportError
+from anabranch.live.transports import Transport, TransportError
 from anabranch.live.transports.websocket import ANY_HOST, Limits, WebSocketTransport
 from anabranch.overlays import TOPOLOGIES
 from anabranch.traces.recorder import Recorder
@@ -74,7 +74,9 @@ class TrackerProcess:
         ssl: tls.SSLContext | None = None,
         client_ssl: tls.SSLContext | None = None,
         recorder: Recorder | None = None,
+        through: Callable[[Transport], Transport] = lambda transport: transport,
     ) -> None:
+        """`through` wraps the transport; one that seems far away, for example."""
         self.identity = load_or_make_key(folder / "tracker.key")
         self._where = (host, port, http_port)
         self._join = join
@@ -82,6 +84,7 @@ class TrackerProcess:
         self._name = name
         self._advertise = advertise
         self._ssl, self._client_ssl = ssl, client_ssl
+        self._through = through
         self._clock = Clock()
         self._verify = KnownKeys().verify
         self._store = SqliteStore(folder / "registry.sqlite")
@@ -93,6 +96,7 @@ class TrackerProcess:
         self.network: bytes
         self.machine: TrackerNode
         self.transport: WebSocketTransport
+        self._links: Transport  # the same, perhaps wrapped
         self.http: TrackerHttp
         self.driver: Driver
 
@@ -123,10 +127,11 @@ class TrackerProcess:
             advertise=self._advertise,
             limits=LIMITS,
         )
-        self.driver = Driver(self.transport, {Store: self._keep}, self._observer, self._clock)
+        self._links = self._through(self.transport)
+        self.driver = Driver(self._links, {Store: self._keep}, self._observer, self._clock)
         self.driver.on_failure(self._failed)
         try:
-            await self.transport.start(self.driver)
+            await self._links.start(self.driver)
             follow = await self._whom_to_follow(changes)
             self.machine = TrackerNode(
                 self.identity.node,
@@ -150,7 +155,7 @@ class TrackerProcess:
             self.driver.feed(Wakeup())
         except BaseException:
             self.driver.detach()
-            await self.transport.stop()
+            await self._links.stop()
             self._close()
             raise
 
@@ -201,7 +206,7 @@ class TrackerProcess:
                 await asyncio.sleep(FIND_EVERY_S)
             for url in network.ws_urls:
                 try:
-                    return Contact(await self.transport.find(url), url)
+                    return Contact(await self._links.find(url), url)
                 except TransportError as error:
                     problem = str(error)
         raise NetworkUnreachable(problem or "name another tracker of the network with --join")
@@ -210,7 +215,7 @@ class TrackerProcess:
         """Send what is queued, and end."""
         self.driver.detach()
         await self.http.stop()
-        await self.transport.stop()
+        await self._links.stop()
         self._close()
 
     def _close(self) -> None:

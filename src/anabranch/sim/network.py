@@ -75,6 +75,7 @@ class PacketFaults(msgspec.Struct, frozen=True):
     duplication: float = 0.0  # probability
     jitter_ms: float = 0.0  # uniform, added to every packet; packets may overtake each other
     spread_ms: float = 0.0  # uniform, added to the delay of every packet or taken from it
+    deviation_percent: float = 0.0  # normal: standard deviation, in percent of the lane's delay
     in_order: bool = False  # packets on a lane do not overtake each other, as on TCP
     reordering: float = 0.0  # probability of being held up for `reordering_ms`
     reordering_ms: float = 50.0
@@ -227,6 +228,9 @@ def arrivals(
             at += rng.random() * faults.jitter_ms / 1000
         if faults.spread_ms:
             at = max(leaves, at + rng.uniform(-1, 1) * faults.spread_ms / 1000)
+        if faults.deviation_percent:
+            deviation_s = rng.gauss(0.0, faults.deviation_percent / 100) * lane.delay_s
+            at = max(leaves, at + deviation_s)
         if faults.reordering and rng.random() < faults.reordering:
             at += faults.reordering_ms / 1000
         if faults.in_order:

@@ -27,6 +27,7 @@ def random_scenario(seed: int, most_nodes: int = 24) -> Scenario:
         bandwidth_kbps=maybe(rng.uniform(5, 100), 0.3),
         spread_ms=round(like_tcp.uniform(1, 50), 3) if like_tcp.random() < 0.3 else 0.0,
         in_order=like_tcp.random() < 0.3,
+        deviation_percent=round(like_tcp.uniform(1, 20), 3) if like_tcp.random() < 0.3 else 0.0,
     )
     faults = Faults(
         packets=packets,

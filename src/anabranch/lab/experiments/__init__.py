@@ -4,6 +4,8 @@ from anabranch.lab.experiment import Experiment
 from anabranch.lab.experiments import (
     aws16,
     diameter,
+    emulation,
+    prediction,
     propagation,
     randomness,
     redundancy,
@@ -19,5 +21,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         redundancy.EXPERIMENT,
         propagation.EXPERIMENT,
         workload.EXPERIMENT,
+        prediction.EXPERIMENT,
+        emulation.EXPERIMENT,
     )
 }
