@@ -24,7 +24,7 @@ def test_the_list_can_be_read_by_programs() -> None:
     result = CliRunner().invoke(app, ["list", "--json"])
     names = [json.loads(line)["name"] for line in result.stdout.splitlines()]
     assert names[:4] == ["aws16", "randomness", "diameter", "redundancy"]
-    assert names[4:] == ["propagation", "workload", "prediction", "emulation"]
+    assert names[4:] == ["propagation", "workload", "prediction", "emulation", "resilience"]
 
 
 def test_a_table_has_the_papers_figures_and_a_picture_is_drawn(

@@ -38,6 +38,7 @@ def test_random_scenarios_cover_every_kind_of_fault() -> None:
         if field.name != "reordering_ms":
             assert sum(bool(getattr(s.faults.packets, field.name)) for s in drawn) > 20
     assert {kind for s in drawn for kind in s.byzantine} == {
+        "flattering",
         "flooding",
         "forging",
         "replaying",

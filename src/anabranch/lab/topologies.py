@@ -1,6 +1,8 @@
 """Topologies: grown by the machines that ship in `sim/`, and taken as arrays for the kernels."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -24,10 +26,14 @@ def grow(
     seed: str,
     processing_s: float = 0.0,
     learning_s: float = 0.0,
+    disguises: Mapping[int, str] = MappingProxyType({}),
 ) -> Cluster:
-    """Let all nodes subscribe at once; return when the overlay has settled, and has learned."""
+    """Let all nodes subscribe at once; return when the overlay has settled, and has learned.
+
+    `disguises` says which nodes misbehave, and how.
+    """
     sim = Simulator(underlay, seed, processing_s=processing_s)
-    cluster = Cluster(sim, seed, nodes, overlay=overlay, degree=degree)
+    cluster = Cluster(sim, seed, nodes, overlay=overlay, degree=degree, disguises=disguises)
     for node in cluster.peers:
         cluster.subscribe(node, cluster.parts[0])
     give_up_at = sim.now + PATIENCE_S

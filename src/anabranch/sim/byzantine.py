@@ -6,9 +6,12 @@ They hold their own key and no other.
 import random
 from typing import cast
 
+import msgspec
+
 from anabranch.core import frames
 from anabranch.core.ids import NodeId, StreamPart, part_key
-from anabranch.core.machine import Deliver, Effect, Event, Forward, Received, Sizes
+from anabranch.core.machine import Deliver, Effect, Event, Forward, Received, Send, Sizes
+from anabranch.core.messages import Probed, Status
 from anabranch.core.peer import Peer
 from anabranch.sim.network import Raw
 
@@ -110,9 +113,30 @@ def _raw(to: NodeId, data: bytes) -> Effect:
     return cast(Effect, Raw(to, data))
 
 
+class Flattering(Silent):
+    """Claims to be near to everybody, to be chosen as a neighbour, and passes nothing on."""
+
+    def spoil(self, event: Event, effects: list[Effect]) -> list[Effect]:
+        """Let every round trip that leaves be the shortest there is."""
+        return [_nearer(effect) for effect in super().spoil(event, effects)]
+
+
+def _nearer(effect: Effect) -> Effect:
+    if type(effect) is not Send:
+        return effect
+    message = effect.message
+    if type(message) is Status:
+        rtts_us = (1,) * len(message.rtts_us)
+        return Send(effect.to, msgspec.structs.replace(message, rtts_us=rtts_us))
+    if type(message) is Probed:
+        return Send(effect.to, msgspec.structs.replace(message, rtt_us=1))
+    return effect
+
+
 BYZANTINE: dict[str, type[Byzantine]] = {
     "silent": Silent,
     "forging": Forging,
     "replaying": Replaying,
     "flooding": Flooding,
+    "flattering": Flattering,
 }

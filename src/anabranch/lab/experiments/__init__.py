@@ -9,6 +9,7 @@ from anabranch.lab.experiments import (
     propagation,
     randomness,
     redundancy,
+    resilience,
     workload,
 )
 
@@ -23,5 +24,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         workload.EXPERIMENT,
         prediction.EXPERIMENT,
         emulation.EXPERIMENT,
+        resilience.EXPERIMENT,
     )
 }
