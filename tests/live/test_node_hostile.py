@@ -191,7 +191,8 @@ def test_messages_that_are_no_batch_of_packets_cost_the_link(tmp_path: Path) -> 
                     await hostile.reach(victim.address)
                     hostile.send_raw(victim.node, message)
                     await hostile.end_of(victim.node)
-                    assert hostile.node not in victim.driver.links
+                    gone = lambda node=hostile.node: node not in victim.driver.links  # noqa: E731
+                    await eventually(gone, "the victim has let go of the link as well")
             await siege.publish("after")
 
     run(main())

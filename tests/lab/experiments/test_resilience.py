@@ -17,16 +17,16 @@ def test_pieces_are_of_links_that_both_ends_have() -> None:
 
 
 def test_both_overlays_withstand_the_same(tmp_path: Path) -> None:
-    params = EXPERIMENT.params(nodes=(40,), repeats=2, learning_s=60.0)
+    params = EXPERIMENT.params(nodes=(24,), repeats=1, learning_s=30.0)
     samples = Samples()
     rows = list(EXPERIMENT.run(params, samples=samples))
     assert [row["overlay"] for row in rows] == ["random-regular", "latency-aware"]
     for row in rows:
-        assert row["in_one_piece"] > 0.95
+        assert row["in_one_piece"] > 0.9
         assert row["repaired"] == 1.0
-        assert 0 < row["colluders_hold"] <= row["colluders_hold_max"] <= 0.26
+        assert 0 < row["colluders_hold"] <= row["colluders_hold_max"] <= 0.3
         assert row["cut_off"] <= 2
-        assert (row["trials"], row["draws"]) == (2, 40)
+        assert (row["trials"], row["draws"]) == (1, 20)
     assert table(rows).row_count == 2
     draw(rows, samples, tmp_path / "resilience.png")
     assert (tmp_path / "resilience.png").stat().st_size > 10_000
