@@ -12,7 +12,7 @@ genesis record, which nobody signs: its hash is the network's name.
 import hashlib
 from collections.abc import Callable, Sequence
 from enum import IntFlag
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 
@@ -59,6 +59,10 @@ class Right(IntFlag):
     EDIT = 8
     DELETE = 16
 
+
+# Reading a module's name is several times cheaper than reading a member of an enum.
+PUBLISH: Final = Right.PUBLISH
+SUBSCRIBE: Final = Right.SUBSCRIBE
 
 ALL_RIGHTS = Right.PUBLISH | Right.SUBSCRIBE | Right.GRANT | Right.EDIT | Right.DELETE
 Rights = Annotated[int, msgspec.Meta(ge=0, le=int(ALL_RIGHTS))]

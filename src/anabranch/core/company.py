@@ -9,7 +9,7 @@ Where everybody may, and where there is no registry, nobody need introduce himse
 
 from collections.abc import Callable, Sequence
 
-from anabranch.core.changes import PUBLIC, Right
+from anabranch.core.changes import PUBLIC, PUBLISH, SUBSCRIBE
 from anabranch.core.ids import NodeId, StreamPart
 from anabranch.core.links import Links
 from anabranch.core.machine import Effect, Notice, Send, Sizes
@@ -149,7 +149,7 @@ class Company:
     def _has_place(self, stream: str, user: NodeId, now: float) -> bool:
         assert self._permits is not None
         may = self._permits.may
-        if may(stream, user, Right.SUBSCRIBE, now) or may(stream, user, Right.PUBLISH, now):
+        if may(stream, user, SUBSCRIBE, now) or may(stream, user, PUBLISH, now):
             return True
         return self._permits.stores(stream, user)
 

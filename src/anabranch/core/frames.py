@@ -108,6 +108,12 @@ def signature(frame: bytes) -> bytes:
     return frame[-SIGNATURE_BYTES:]
 
 
+def proof(frame: bytes) -> tuple[bytes, bytes]:
+    """Return both."""
+    covered = hashlib.sha256(_DOMAIN + frame[:-SIGNATURE_BYTES]).digest()
+    return covered, frame[-SIGNATURE_BYTES:]
+
+
 def build(
     part: PartKey,
     chain: ChainKey,

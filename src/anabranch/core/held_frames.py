@@ -93,7 +93,7 @@ class _Share:
     """What one publisher has of the room."""
 
     def __init__(self) -> None:
-        self.order: OrderedDict[int, QueueName] = OrderedDict()  # the queue of every frame
+        self.order: OrderedDict[int, QueueName] = OrderedDict()  # the queue of each
         self.bytes = 0
 
 
@@ -102,7 +102,7 @@ class HeldFrames:
 
     def __init__(self) -> None:
         self._queues: dict[QueueName, deque[Held]] = {}
-        self._order: OrderedDict[int, QueueName] = OrderedDict()  # the queue of every frame
+        self.order: OrderedDict[int, QueueName] = OrderedDict()  # the queue of every frame
         self._shares: dict[NodeId, _Share] = {}
         self._by_chain: dict[ChainName, dict[QueueName, None]] = {}
         self._awaited: dict[KeyName, dict[QueueName, None]] = {}  # by the first frames of queues
@@ -111,14 +111,14 @@ class HeldFrames:
         self._came = 0
 
     def __len__(self) -> int:
-        return len(self._order)
+        return len(self.order)
 
     @property
     def next_at(self) -> float | None:
         """When the oldest has waited long enough."""
-        if not self._order:
+        if not self.order:
             return None
-        return self._queues[next(iter(self._order.values()))][0].until
+        return self._queues[next(iter(self.order.values()))][0].until
 
     def __contains__(self, queue: QueueName) -> bool:
         return queue in self._queues
@@ -165,13 +165,13 @@ class HeldFrames:
             self._awaited.setdefault(held.key, {})[queue] = None
         self._by_reader.setdefault(held.to, OrderedDict())[held.place] = None
         share = self._shares.setdefault(held.head.publisher, _Share())
-        self._order[held.place] = share.order[held.place] = queue
+        self.order[held.place] = share.order[held.place] = queue
         self._bytes += size
         share.bytes += size
         gone: list[Held] = []
         if len(waiting) > MAX_HELD_PER_CHAIN:
             gone.append(self.take(queue))
-        while len(self._order) > MAX_HELD_FRAMES:
+        while len(self.order) > MAX_HELD_FRAMES:
             gone.append(self._make_room(share, lambda each: len(each.order), MAX_HELD_FRAMES))
         while self._bytes > MAX_HELD_BYTES:
             gone.append(self._make_room(share, lambda each: each.bytes, MAX_HELD_BYTES))
@@ -189,7 +189,7 @@ class HeldFrames:
             _remove(self._by_chain, held.chain, queue)
         _remove(self._by_reader, held.to, held.place)
         share = self._shares[held.head.publisher]
-        del self._order[held.place], share.order[held.place]
+        del self.order[held.place], share.order[held.place]
         self._bytes -= len(held.frame)
         share.bytes -= len(held.frame)
         if not share.order:
@@ -200,7 +200,7 @@ class HeldFrames:
         """Take what has waited long enough."""
         gone: list[Held] = []
         while (at := self.next_at) is not None and at <= now:
-            gone.append(self._oldest_of(self._order))
+            gone.append(self._oldest_of(self.order))
         return gone
 
     def leave(self, part: PartKey) -> list[Held]:
@@ -217,7 +217,7 @@ class HeldFrames:
         """Return the tables with their bounds."""
         longest = max(map(len, self._queues.values()), default=0)
         return {
-            "frames without a key": (len(self._order), MAX_HELD_FRAMES),
+            "frames without a key": (len(self.order), MAX_HELD_FRAMES),
             "bytes without a key": (self._bytes, MAX_HELD_BYTES),
             "frames of a chain without a key": (longest, MAX_HELD_PER_CHAIN),
             "chains without a key": (len(self._by_chain), MAX_HELD_FRAMES),

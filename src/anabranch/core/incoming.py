@@ -189,17 +189,15 @@ class Incoming:
             return
         fresh, self.fresh = self.fresh, []
         self._waiting.clear()
-        verify, digest, signature = self._verify, frames.digest, frames.signature
-        forged = None
-        for place, new in enumerate(fresh):
-            frame = new.frame
-            if not verify(publisher_of(new.head.chain), digest(frame), signature(frame)):
-                forged = place
+        verify, proof, genuine = self._verify, frames.proof, 0
+        for new in fresh:
+            if not verify(publisher_of(new.head.chain), *proof(new.frame)):
                 break
-        for new in fresh[:forged]:
+            genuine += 1
+        for new in fresh[:genuine]:
             self._pass(new, sender, now, effects)
-        if forged is not None:
-            raise RemoteError("forged", str(fresh[forged].state.part))
+        if genuine < len(fresh):
+            raise RemoteError("forged", str(fresh[genuine].state.part))
 
     def _pass(self, new: _Fresh, sender: NodeId, now: float, effects: list[Effect]) -> None:
         """Mark a verified frame as seen, and let it go on."""

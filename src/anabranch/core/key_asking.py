@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from anabranch.core.changes import Right
+from anabranch.core.changes import PUBLISH, SUBSCRIBE
 from anabranch.core.encryption import AES_256_GCM, KEY_ID_BYTES, Entropy, GroupKey
 from anabranch.core.errors import RemoteError
 from anabranch.core.group_keys import KeyRing
@@ -51,7 +51,6 @@ REFUSED_S = 30.0
 MAX_REFUSED = 1_024
 
 NO_KEY = "no-key"
-SUBSCRIBE, PUBLISH = Right.SUBSCRIBE, Right.PUBLISH
 
 
 class _Ask(msgspec.Struct):

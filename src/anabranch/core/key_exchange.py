@@ -97,7 +97,7 @@ class KeyExchange(Service):
 
     def passes(self, frame: bytes) -> bool:
         """Tell at a glance whether a frame needs no key and waits for none; False: look closer."""
-        return not self._held and frames.is_clear(frame)
+        return not self._held.order and frames.is_clear(frame)
 
     def deliver(
         self,
@@ -121,7 +121,7 @@ class KeyExchange(Service):
             lock = frames.lock_of(frame)
         except RemoteError:
             lock = _IN_THE_CLEAR  # its publisher signed nonsense: whoever opens it will see
-        if not lock.encryption and not self._held:
+        if not lock.encryption and not self._held.order:
             return [Deliver(part, head, frame, hops, b"", to, after, upto, skip, most)]
         held = Held(part, head, frame, hops, sender, lock, to, after, upto, skip, most)
         if held.queue not in self._held:  # else it must not overtake those that wait

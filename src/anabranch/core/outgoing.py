@@ -108,7 +108,7 @@ class Outgoing:
         publishing = state.publishing
         assert publishing is not None
         effects = self.look(state, now)
-        while (made := self._next_frame(state, effects, now)) is not None:
+        while publishing.waits() and (made := self._next_frame(state, effects, now)) is not None:
             head, frame = made.head, made.frame
             is_new = state.seen.take(head.chain, head.previous, head.first, head.last) is NEW
             effects += self._ask_storage(state, made, now)
@@ -271,7 +271,7 @@ class Outgoing:
         onward = state.overlay.publish(state.part, Carried(made.head, b"", made.frame), now)
         if to is not None:
             onward = [only for effect in onward if (only := _narrowed(effect, to)) is not None]
-        offered = any(type(effect) is Forward for effect in onward)
+        offered = Forward in map(type, onward)
         state.publishing.tried(made, offered, now)
         return self._apply(onward, now)
 

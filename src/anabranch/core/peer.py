@@ -60,6 +60,7 @@ from anabranch.core.messages import (
 from anabranch.core.messages.registry import NETWORK
 from anabranch.core.outgoing import Entropy, Outgoing
 from anabranch.core.overlay import Directory, OverlayFactory
+from anabranch.core.packets import Packets
 from anabranch.core.parts import Parts
 from anabranch.core.permission import Doubtful, Permission, Permits
 from anabranch.core.publishing import NO_SUCH_STREAM, STRANDED_FOR_S
@@ -184,14 +185,11 @@ class Peer:
     # --- Packets --------------------------------------------------------------------------
 
     def _received(self, event: Received, now: float) -> list[Effect]:
-        return self._packets(event.sender, event.data, (0, len(event.data)), now)
+        alone = Packets(event.data, (0, len(event.data)))
+        return self._batch(ReceivedBatch(event.sender, alone), now)
 
     def _batch(self, event: ReceivedBatch, now: float) -> list[Effect]:
-        return self._packets(event.sender, event.packets.data, event.packets.edges, now)
-
-    def _packets(
-        self, sender: NodeId, data: bytes, edges: Sequence[int], now: float
-    ) -> list[Effect]:
+        sender, data, edges = event.sender, event.packets.data, event.packets.edges
         effects: list[Effect] = []
         incoming = self._incoming
         try:
@@ -250,8 +248,7 @@ class Peer:
 
     def _got(self, sender: NodeId, message: Got, now: float) -> list[Effect]:
         """A neighbour has a frame of ours: now it is sent."""
-        state = self._parts.find(message.part)
-        effects = None
+        state, effects = self._parts.find(message.part), None
         if state is not None and self._company.is_neighbour(state, sender, now):
             effects = self._outgoing.got(state, message.chain, message.numbers, now)
         if effects is None:
@@ -262,9 +259,9 @@ class Peer:
 
     def _punish(self, peer: NodeId, error: RemoteError, now: float) -> list[Effect]:
         """A peer that breaks the protocol loses its link."""
-        effects: list[Effect] = [Notice(None, "fault", f"{error.reason} from {peer.hex()}")]
-        effects += self._ended(self._links.ban(peer, error.reason, now), now)
-        return self._after(effects, now)
+        ended = self._ended(self._links.ban(peer, error.reason, now), now)
+        fault = Notice(None, "fault", f"{error.reason} from {peer.hex()}")
+        return self._after([fault, *ended], now)
 
     # --- Links ----------------------------------------------------------------------------
 
@@ -310,8 +307,12 @@ class Peer:
         return self._after(do(event, now), now)
 
     def _publish(self, do: Callable[..., list[Effect]], event: Event, now: float) -> list[Effect]:
-        effects = do(event, now)
-        self._rearm()
+        count, effects = len(self._parts), do(event, now)
+        if len(self._parts) != count:  # we have joined, and much was set going
+            self._rearm()
+        else:
+            self._wake_by(self._outgoing.wakeup_at)
+            self._wake_by(self._services.wakeup_at)
         return effects
 
     # --- Services, and what they learn of the registry ------------------------------------
@@ -351,7 +352,7 @@ class Peer:
     def _look_again(self, packet: Doubtful, now: float) -> list[Effect]:
         if not self._links.is_up(packet.sender):
             return [Dropped(packet.head, "link-down", packet.sender)]
-        return self._packets(packet.sender, packet.data, (0, len(packet.data)), now)
+        return self._received(Received(packet.sender, packet.data), now)
 
     # --- After every event that is not data -----------------------------------------------
 

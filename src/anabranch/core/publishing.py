@@ -111,10 +111,11 @@ class Publishing:
     def wakeup_at(self) -> float | None:
         """When a pause or a doubt ends, or an unconfirmed frame is due or has waited enough."""
         times = []
-        if self._waiting and self.doubted_until is not None:
-            times.append(self.doubted_until)
-        elif self._waiting and not self.full:
-            times.append(self.paused_until)
+        if self._waiting:
+            if self.doubted_until is not None:
+                times.append(self.doubted_until)
+            elif not self.full:
+                times.append(self.paused_until)
         if self._unconfirmed:
             times.append(next(iter(self._unconfirmed.values())).until)
         if self._again_at is not None:
@@ -183,8 +184,8 @@ class Publishing:
             self._supersede(made)
         else:
             self.newest = last
-        self._unconfirmed[made.name] = made
-        self._unconfirmed_bytes += made.size
+        self._unconfirmed[chain, last] = made
+        self._unconfirmed_bytes += len(frame)
         return made
 
     def owns(self, chain: ChainKey) -> bool:

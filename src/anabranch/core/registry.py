@@ -59,6 +59,7 @@ class Permission(msgspec.Struct, frozen=True, gc=False):
 
 
 NOTHING = Permission(0)
+_ALL = int(ALL_RIGHTS)
 
 
 class ChainState(ABC):
@@ -106,7 +107,8 @@ class StreamState(ChainState):
 
     def may(self, node: NodeId, right: Right, now: float) -> bool:
         """Tell whether a node has a right now: as the owner, as everybody has, or as its own."""
-        return self.held(node, int(now * 1000)) & right == right
+        wanted = int(right)  # flags are taken apart by Python code, integers are not
+        return self.held(node, int(now * 1000)) & wanted == wanted
 
     def is_public(self, right: Right, now: float) -> bool:
         """Tell whether everybody has a right now."""
@@ -146,7 +148,7 @@ class StreamState(ChainState):
         if self.created is None:
             return 0
         if node == self.owner:
-            return int(ALL_RIGHTS)
+            return _ALL
         return self._own(node, at_ms) | self._own(PUBLIC, at_ms)
 
     def _own(self, node: NodeId, at_ms: int) -> int:

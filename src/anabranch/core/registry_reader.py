@@ -14,7 +14,7 @@ What no tracker has confirmed for an hour does not count any more.
 import random
 from collections.abc import Iterable, Sequence
 
-from anabranch.core.changes import Action, Right, TrackerEntry, decode_change
+from anabranch.core.changes import PUBLISH, Action, Right, TrackerEntry, decode_change
 from anabranch.core.errors import LocalError
 from anabranch.core.followed_chain import LAG_S, MORE, TOO_OFTEN, FollowedChain
 from anabranch.core.history import History, make_change
@@ -128,19 +128,20 @@ class RegistryReader(Registry):
 
     def may(self, stream: str, user: NodeId, right: Right, now: float) -> bool:
         """Tell whether a user has a right, by what we know and as long as that counts."""
-        followed = self._followed.get(stream)
-        if followed is None or not followed.known or now >= followed.heard_at + MAX_AGE_S:
-            return False
-        state = followed.history.state
-        return isinstance(state, StreamState) and state.may(user, right, now)
+        state = self._counting(stream, now)
+        return state is not None and state.may(user, right, now)
 
     def permits(self, part: StreamPart, publisher: NodeId, now: float) -> bool:
         """Tell whether a publisher may publish to a part, in the same way."""
-        stream = self.stream(part.stream)
-        if stream is None or stream.created is None:
+        state = self._counting(part.stream, now)
+        if state is None or state.created is None:
             return False
-        known = part.partition < stream.created.partitions
-        return known and self.may(part.stream, publisher, Right.PUBLISH, now)
+        return part.partition < state.created.partitions and state.may(publisher, PUBLISH, now)
+
+    def _counting(self, stream: str, now: float) -> StreamState | None:
+        followed = self._followed.get(stream)
+        is_old = followed is not None and now >= followed.heard_at + MAX_AGE_S
+        return None if is_old else self.stream(stream)
 
     def confirmed_at(self, stream: str) -> float:
         """Return up to when we know all that those whom we ask know (0.0: never)."""

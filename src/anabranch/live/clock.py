@@ -31,7 +31,8 @@ class Clock:
         if ticks - self._checked_at >= CHECK_EVERY_S:
             self.adjust(ticks, self._system())
         # What a check takes off may have been shown just before it: then time stands still.
-        self._latest = max(self._latest, ticks + self._offset_s)
+        if ticks + self._offset_s > self._latest:
+            self._latest = ticks + self._offset_s
         return self._latest
 
     def adjust(self, ticks: float, system: float) -> None:

@@ -139,6 +139,7 @@ class Driver:
         if self._machine is None and not self._may_wait(peer, packets):
             return
         if not self._observer.traces:
+            self._observer.metrics.bytes_in += packets.size
             self._waiting.append(ReceivedBatch(peer, packets))
         else:  # who traces has to know what was made of each
             self._waiting.extend([Received(peer, packet) for packet in packets])
@@ -183,9 +184,8 @@ class Driver:
                 effects = machine.handle(event, now)
                 if type(event) is Received:
                     self._observer.came(now, event, effects)
-                elif type(event) is ReceivedBatch:
-                    self._observer.came_together(event)
-                self._perform(effects, now)
+                if effects:
+                    self._perform(effects, now)
         except BaseException as error:
             self._fail(error)
             raise
@@ -273,7 +273,9 @@ class Driver:
         for peer, branch in forwards[0].branches:
             if branch is not route:
                 route, head = branch, codec.carry_head(overlay, branch)
-                packets = [head + forward.frame for forward in forwards]
+                packets = [head + forwards[0].frame]
+                if len(forwards) > 1:
+                    packets = [head + forward.frame for forward in forwards]
                 size = sum(map(len, packets))
             link = self.links.get(peer)
             if link is None:

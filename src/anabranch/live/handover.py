@@ -48,7 +48,9 @@ class Handover:
         if asyncio.current_task(self._loop) is not None:
             self.pass_on_soon()
             return
-        waiter, context = self._take()
+        waiter, context = self._waiter, self._context
+        assert context is not None
+        self._waiter = self._context = None
         context.run(waiter, self)
 
     def pass_on_soon(self) -> None:

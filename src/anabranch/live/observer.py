@@ -26,7 +26,6 @@ from anabranch.core.machine import (
     Notice,
     Published,
     Received,
-    ReceivedBatch,
     Send,
 )
 from anabranch.core.messages import Instruction, Report
@@ -118,10 +117,6 @@ class Observer:
             return
         hops = event.data[4] if event.data[3] else 0
         self._recorder.received(at, self._node, event.sender, head, hops)
-
-    def came_together(self, event: ReceivedBatch) -> None:
-        """Packets came, and nobody traces."""
-        self.metrics.bytes_in += event.packets.size
 
     def copies(self, effect: Copies) -> None:
         """Frames came that were here before."""

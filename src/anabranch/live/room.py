@@ -22,10 +22,17 @@ class Room:
         """Whether the next one has to wait."""
         return self.messages >= IN_FLIGHT or self.bytes >= IN_FLIGHT_BYTES
 
+    def take(self, size: int) -> bool:
+        """Take room if there is any."""
+        if self.messages >= IN_FLIGHT or self.bytes >= IN_FLIGHT_BYTES:
+            return False
+        self.messages += 1
+        self.bytes += size
+        return True
+
     async def enter(self, size: int) -> None:
         """Take room; wait behind those who wait already, so that nobody loses its place."""
-        if not self.full:
-            self._take(size)
+        if self.take(size):
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.waiting.append((turn, size))
@@ -43,9 +50,5 @@ class Room:
         while self.waiting and not self.full:
             turn, waiting = self.waiting.popleft()
             if not turn.done():
-                self._take(waiting)
+                self.take(waiting)
                 turn.set_result(None)
-
-    def _take(self, size: int) -> None:
-        self.messages += 1
-        self.bytes += size

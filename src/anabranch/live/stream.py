@@ -74,19 +74,20 @@ class Stream(NumberedPublishing):
         """How many partitions it has."""
         return self._created().partitions
 
-    def _state(self) -> StreamState:
+    def _created(self) -> CreateStream:
         state = self._node.registry.stream(self.id)
         if state is None or state.created is None:
             raise NoSuchStream(
                 f"{self.id} was deleted, or not used for so long that this node forgot it: "
                 "ask network.stream() for it again"
             )
-        return state
+        return state.created
 
-    def _created(self) -> CreateStream:
-        created = self._state().created
-        assert created is not None
-        return created
+    def _state(self) -> StreamState:
+        self._created()
+        state = self._node.registry.stream(self.id)
+        assert state is not None
+        return state
 
     # --- Messages -------------------------------------------------------------------------
 
@@ -146,7 +147,8 @@ class Stream(NumberedPublishing):
             )
         part = StreamPart(self.id, self._choose(own_key, partition))
         room = self._node.publications.room(self.id)
-        await room.enter(len(data))
+        if not room.take(len(data)):
+            await room.enter(len(data))
         # The room is ours until the outcome, even if whoever called is gone by then.
         leave = partial(room.leave, len(data))
         try:
@@ -162,7 +164,7 @@ class Stream(NumberedPublishing):
         return name, publication
 
     def _choose(self, key: bytes | None, partition: int | None) -> int:
-        partitions = self.partitions
+        partitions = self._created().partitions
         if partition is not None:
             if key is not None:
                 raise LocalError("give a key or a partition, not both")

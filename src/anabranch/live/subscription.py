@@ -231,11 +231,6 @@ class Subscription:
         if self._on_missed is not None:
             self._on_missed(oldest.part, count)
 
-    @property
-    def is_awaited(self) -> bool:
-        """Whether somebody waits for what comes next."""
-        return self._news is not None and self._news.is_awaited
-
     def wake(self) -> None:
         """Let who waits read what was put here, at once if that can be."""
         if self._news is not None:
@@ -329,8 +324,10 @@ class Subscription:
         except RemoteError:  # its publisher signed it so; one of them must not stop the stream
             self.unreadable += head.count
             return
-        if deliver.to:
-            opened = _wanted(opened, deliver)
+        after, upto = deliver.after, deliver.upto
+        if deliver.skip or deliver.most < head.count or not after < head.first <= head.last <= upto:
+            chosen = opened[deliver.skip : deliver.most]
+            opened = [message for message in chosen if after < message.number <= upto]
         if not opened:  # what is to be told is told with the next message that there is
             return
         publisher, chain = names_of_chain(head.chain)
@@ -373,12 +370,3 @@ def _join(before: Missed, after: Missed) -> bool:
     before.after = min(before.after, after.after)
     before.before = max(before.before, after.before)
     return True
-
-
-def _wanted(opened: list[frames.Message], deliver: Deliver) -> list[frames.Message]:
-    """Trim a frame to those of its messages that were asked for."""
-    is_whole = not deliver.skip and deliver.most >= len(opened)
-    if is_whole and deliver.after < deliver.head.first and deliver.upto >= deliver.head.last:
-        return opened
-    chosen = opened[deliver.skip : deliver.most]
-    return [each for each in chosen if deliver.after < each.number <= deliver.upto]

@@ -38,7 +38,7 @@ class Subscriptions:
         self._of_part: dict[StreamPart, list[Subscription]] = {}
         self._by_ticket: dict[int, Subscription] = {}
         self._ticket = 0
-        self._awaited: list[Subscription] = []  # that have got what somebody waits for
+        self._news_for: list[Subscription] = []  # that have got what somebody may wait for
 
     def __iter__(self) -> Iterator[StreamPart]:
         return iter(self._of_part)
@@ -122,14 +122,14 @@ class Subscriptions:
                 self._note(subscription)
 
     def _note(self, subscription: Subscription) -> None:
-        if subscription.is_awaited and subscription not in self._awaited:
-            self._awaited.append(subscription)
+        if subscription not in self._news_for:
+            self._news_for.append(subscription)
 
     def wake(self) -> None:
         """Let those read who have waited: when all else that a packet set going is done."""
-        if self._awaited:
-            awaited, self._awaited = self._awaited, []
-            for subscription in awaited:
+        if self._news_for:
+            news_for, self._news_for = self._news_for, []
+            for subscription in news_for:
                 subscription.wake()
 
     def missed(self, effect: Missed) -> None:

@@ -3,30 +3,24 @@
 length (4 bytes, big-endian) | packet | length | packet | ...
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from anabranch.core.codec import MAX_PACKET_BYTES, name_of
 from anabranch.core.errors import RemoteError
 from anabranch.core.packets import Packets
 
 LENGTH_BYTES = 4
-_LENGTHS = [length.to_bytes(LENGTH_BYTES) for length in range(4_096)]  # of most packets
+LENGTHS = [length.to_bytes(LENGTH_BYTES) for length in range(4_096)]  # of most packets
 FULL_BATCH_BYTES = 1024 * 1024  # a batch is closed once it has reached this
 MAX_BATCH_BYTES = FULL_BATCH_BYTES + LENGTH_BYTES + MAX_PACKET_BYTES
 
 
-def batches(queue: list[bytes], room: bytes = b"") -> Iterable[bytearray]:
+def batches(queue: list[bytes], room: bytes = b"") -> Iterator[bytearray]:
     """Join packets into as few batches as can be; `room` leads each."""
-    if len(queue) == 1 and len(queue[0]) < len(_LENGTHS):  # as nearly always
-        return (bytearray().join((room, _LENGTHS[len(queue[0])], queue[0])),)
-    return _many_batches(queue, room)
-
-
-def _many_batches(queue: list[bytes], room: bytes) -> Iterator[bytearray]:
     pieces, size = [room], 0
     for packet in queue:
         length = len(packet)
-        pieces.append(_LENGTHS[length] if length < len(_LENGTHS) else _lengthen(length))
+        pieces.append(LENGTHS[length] if length < len(LENGTHS) else _lengthen(length))
         pieces.append(packet)
         size += LENGTH_BYTES + length
         if size >= FULL_BATCH_BYTES:
@@ -50,8 +44,11 @@ def without(queue: list[bytes], names: list[bytes]) -> tuple[list[bytes], int]:
 
 def packets(batch: bytes) -> Packets:
     """Find the packets of a batch."""
-    edges: list[int] = []
     at, end = 0, len(batch)
+    length = int.from_bytes(batch[:LENGTH_BYTES])
+    if length == end - LENGTH_BYTES and 0 < length <= MAX_PACKET_BYTES:  # one, as nearly always
+        return Packets(batch, (LENGTH_BYTES, end))
+    edges: list[int] = []
     while at < end or not edges:
         start = at + LENGTH_BYTES
         at = start + int.from_bytes(batch[at:start])

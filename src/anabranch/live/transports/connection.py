@@ -24,7 +24,7 @@ from anabranch.core.handshake import Accepting, Dialling, Ready, encode
 from anabranch.core.identity import Verify
 from anabranch.core.ids import NodeId
 from anabranch.live.transports import LinkOwner
-from anabranch.live.transports.batches import LENGTH_BYTES, batches, packets, without
+from anabranch.live.transports.batches import LENGTH_BYTES, LENGTHS, batches, packets, without
 
 if TYPE_CHECKING:
     from anabranch.live.transports.dials import Dial
@@ -36,7 +36,8 @@ MAX_QUEUED_BYTES = 16 * 1024 * 1024  # a link that waits with more is cut
 SAMPLES = 7  # of the round trip, of which the median counts
 MAX_REASON_BYTES = 123  # what a close frame has room for
 
-_FRAME_ROOM = bytes(14)  # picows writes a WebSocket frame's head here, in front of the batch
+_ROOM_BYTES = 14  # picows writes a WebSocket frame's head here, in front of the batch
+_FRAME_ROOM = bytes(_ROOM_BYTES)
 _WORD = re.compile(rb"[a-z][a-z-]{0,31}")
 _BINARY, _TEXT = WSMsgType.BINARY, WSMsgType.TEXT
 _PING, _PONG, _CLOSE = WSMsgType.PING, WSMsgType.PONG, WSMsgType.CLOSE
@@ -336,8 +337,12 @@ class Connection(WSListener):
     def _write_queue(self) -> None:
         assert self._socket is not None
         queue, self._queue, self._queued_bytes = self._queue, [], 0
-        for batch in batches(queue, _FRAME_ROOM):
-            self._socket.send_reuse_external_bytearray(_BINARY, batch, len(_FRAME_ROOM))
+        if len(queue) == 1 and len(queue[0]) < len(LENGTHS):  # as nearly always
+            batch = bytearray().join((_FRAME_ROOM, LENGTHS[len(queue[0])], queue[0]))
+            self._socket.send_reuse_external_bytearray(_BINARY, batch, _ROOM_BYTES)
+        else:
+            for batch in batches(queue, _FRAME_ROOM):
+                self._socket.send_reuse_external_bytearray(_BINARY, batch, _ROOM_BYTES)
         self._buffered_bytes = self._socket.underlying_transport.get_write_buffer_size()
 
     def _echo(self, transport: WSTransport, payload: bytes) -> None:

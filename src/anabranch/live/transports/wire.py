@@ -99,12 +99,16 @@ class Wire(WSProtocol):  # type: ignore[misc]
     def prove(self) -> None:
         """Note that the other end has shown whose key it holds."""
         self.proved = True
+        # From here on nothing is counted, and nothing of ours stands between the socket and picows.
+        self.buffer_updated = super().buffer_updated  # type: ignore[method-assign]
+        self.transport.underlying_transport.set_protocol(self)
         self._harbour.proved(self)
 
     def connection_lost(self, error: Exception | None) -> None:
         """The socket is no more."""
         if not self._lost:
             self._lost = True
+            self.__dict__.pop("buffer_updated", None)  # which holds us
             super().connection_lost(error)
             self._harbour.gone(self)
 
