@@ -7,10 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.core.errors import RemoteError
+from anabranch.core.ids import NodeId
 from anabranch.core.links import (
     BAN_FOR_S,
     MAX_BANS,
     MAX_UNHELD,
+    MAX_UNHELD_STORING,
     PATIENCE,
     PATIENCE_PER_S,
     REDIAL_FIRST_S,
@@ -215,6 +217,13 @@ def test_unheld_links_are_bounded_and_the_oldest_goes_first() -> None:
     assert links.up(peers[-1], START) == [Disconnect(peers[0], "too-many-unheld")]
     assert links.release(A, START) == [Disconnect(A, "too-many-unheld")]  # the oldest of all
     assert sizes(links) == EMPTY | {"unheld links": MAX_UNHELD}
+
+
+def test_a_storage_node_has_room_for_many_who_come_to_read() -> None:
+    links = Links(most_unheld=MAX_UNHELD_STORING)
+    peers = [NodeId(i.to_bytes(20)) for i in range(MAX_UNHELD_STORING + 1)]
+    assert [links.up(peer, START) for peer in peers[:-1]] == [[]] * MAX_UNHELD_STORING
+    assert links.up(peers[-1], START) == [Disconnect(peers[0], "too-many-unheld")]
 
 
 def test_useless_packets_cost_the_link_when_they_are_too_many() -> None:

@@ -1,14 +1,24 @@
 """Peers that misbehave do harm, and the harm stays small."""
 
+import random
+from typing import cast
+
 import pytest
 
-from anabranch.core.ids import FrameHead
+from anabranch.core.ids import ChainKey, FrameHead, NodeId, PartKey, StreamPart
+from anabranch.core.machine import Forward, Send, Wakeup
+from anabranch.core.messages import Probed, Status
+from anabranch.core.messages.tracker import MAX_RTT_US
+from anabranch.core.peer import Peer
 from anabranch.sim.byzantine import BYZANTINE
 from anabranch.sim.cluster import Cluster
 from anabranch.sim.network import Constant, Observer, SimNode
 from anabranch.sim.simulator import START_AT, Simulator
 from anabranch.traces import schema
 from anabranch.traces.recorder import Recorder
+
+PART = StreamPart("0x" + "00" * 20 + "/lies", 0)
+TRACKER, FELLOW, OTHER = (NodeId(bytes([i]) * 20) for i in range(3))
 
 
 class Deliveries(Observer):
@@ -47,6 +57,38 @@ class Network:
 
     def at_honest(self) -> list[int]:
         return [len(self.deliveries.of.get(node.id, [])) for node in self.cluster.peers[:11]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "to_a_fellow_us", "to_another_us"),
+    [
+        ("nearest", 1, 1),
+        ("nearer", 300, 300),
+        ("farther", 9_000, 9_000),
+        ("flattering", 1, 1),
+        ("clannish", MAX_RTT_US, 1),
+    ],
+)
+def test_lies_about_round_trips(kind: str, to_a_fellow_us: int, to_another_us: int) -> None:
+    said = [
+        Send(TRACKER, Status(PART, 1, (FELLOW, OTHER), (900, 900))),
+        Send(TRACKER, Probed(PART, FELLOW, 900)),
+        Send(TRACKER, Probed(PART, OTHER, 0)),
+    ]
+    liar = BYZANTINE[kind](cast("Peer", None), random.Random(1), {FELLOW})
+    assert liar.spoil(Wakeup(), list(said)) == [
+        Send(TRACKER, Status(PART, 1, (FELLOW, OTHER), (to_a_fellow_us, to_another_us))),
+        Send(TRACKER, Probed(PART, FELLOW, to_a_fellow_us)),
+        said[2],  # who could not be reached, could not be reached
+    ]
+
+
+@pytest.mark.parametrize("kind", ["nearest", "nearer", "farther"])
+def test_who_lies_for_itself_passes_everything_on(kind: str) -> None:
+    head = FrameHead(PartKey(bytes(16)), ChainKey(bytes(28)), 0, 1, 1, 1)
+    forward = Forward(1, head, [(OTHER, b"")], b"frame")
+    liar = BYZANTINE[kind](cast("Peer", None), random.Random(1))
+    assert liar.spoil(Wakeup(), [forward]) == [forward]
 
 
 @pytest.mark.parametrize("kind", sorted(BYZANTINE))

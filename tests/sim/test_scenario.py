@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from anabranch.core.errors import LocalError
+from anabranch.sim.byzantine import BYZANTINE
 from anabranch.sim.faults import Faults
 from anabranch.sim.network import PacketFaults
 from anabranch.sim.random_scenario import random_scenario
@@ -37,13 +38,8 @@ def test_random_scenarios_cover_every_kind_of_fault() -> None:
     for field in msgspec.structs.fields(PacketFaults):
         if field.name != "reordering_ms":
             assert sum(bool(getattr(s.faults.packets, field.name)) for s in drawn) > 20
-    assert {kind for s in drawn for kind in s.byzantine} == {
-        "flattering",
-        "flooding",
-        "forging",
-        "replaying",
-        "silent",
-    }
+    assert {kind for s in drawn for kind in s.byzantine} == set(BYZANTINE)
+    assert len(BYZANTINE) == 9
     assert {s.nodes for s in drawn} >= {1, 2, 3, 5, 24}
 
 

@@ -20,6 +20,7 @@ REDIAL_FIRST_S = 0.5
 REDIAL_MOST_S = 20.0
 REDIAL_SPREAD = (0.75, 1.25)  # of the time to wait: many may have lost the same peer at once
 MAX_UNHELD = 64
+MAX_UNHELD_STORING = 1_024  # where many come to read what they missed, perhaps all at once
 MAX_HELD = 65_536  # follows from 1,000 parts (peer.py) of at most 64 neighbours (messages)
 MAX_BANS = 1_024
 PATIENCE = 2_000.0  # packets of no use that a link may bring at once
@@ -41,8 +42,9 @@ class _Link(msgspec.Struct):
 class Links:
     """Which links stand, who needs them, and whom we will not talk to."""
 
-    def __init__(self, rng: random.Random | None = None) -> None:
+    def __init__(self, rng: random.Random | None = None, most_unheld: int = MAX_UNHELD) -> None:
         self._rng = rng  # without it redials come at their exact time
+        self._most_unheld = most_unheld
         self._links: dict[NodeId, _Link] = {}
         self._bans: dict[NodeId, float] = {}
         self._timers: Timers[NodeId] = Timers()  # redial a held link, or drop an unheld one
@@ -163,7 +165,7 @@ class Links:
         held = sum(1 for link in self._links.values() if link.holds)
         return {
             "held links": (held, MAX_HELD),
-            "unheld links": (len(self._links) - held, MAX_UNHELD),
+            "unheld links": (len(self._links) - held, self._most_unheld),
             "bans": (len(self._bans), MAX_BANS),
         }
 
@@ -183,7 +185,7 @@ class Links:
         """Keep the number of unheld links bounded: the oldest go first."""
         unheld = [peer for peer, link in self._links.items() if not link.holds]
         effects: list[Effect] = []
-        for peer in unheld[: max(0, len(unheld) - MAX_UNHELD)]:
+        for peer in unheld[: max(0, len(unheld) - self._most_unheld)]:
             state = self._links[peer].state
             self._forget(peer)
             if state == UP:

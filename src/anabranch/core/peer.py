@@ -18,7 +18,7 @@ from anabranch.core.identity import Signer, Verify
 from anabranch.core.ids import NodeId, StreamPart
 from anabranch.core.incoming import Incoming
 from anabranch.core.key_exchange import KeyExchangeFactory
-from anabranch.core.links import Links
+from anabranch.core.links import MAX_UNHELD, MAX_UNHELD_STORING, Links
 from anabranch.core.machine import (
     Congested,
     Disconnect,
@@ -103,7 +103,7 @@ class Peer:
         patience_s: float = STRANDED_FOR_S,
     ) -> None:
         self.me = Contact(node or signer.node, address)
-        self._links = Links(rng)
+        self._links = Links(rng, MAX_UNHELD if storage is None else MAX_UNHELD_STORING)
         self._congestion = Congestion()
         self._parts = Parts(self.me, directory, overlays, rng, self._links.is_up)
         self._permission = Permission(permits)

@@ -134,14 +134,13 @@ class RegistryReader(Registry):
     def permits(self, part: StreamPart, publisher: NodeId, now: float) -> bool:
         """Tell whether a publisher may publish to a part, in the same way."""
         state = self._counting(part.stream, now)
-        if state is None or state.created is None:
+        if not state or not state.created or part.partition >= state.created.partitions:
             return False
-        return part.partition < state.created.partitions and state.may(publisher, PUBLISH, now)
+        return state.may(publisher, PUBLISH, now)
 
     def _counting(self, stream: str, now: float) -> StreamState | None:
         followed = self._followed.get(stream)
-        is_old = followed is not None and now >= followed.heard_at + MAX_AGE_S
-        return None if is_old else self.stream(stream)
+        return self.stream(stream) if followed and now < followed.heard_at + MAX_AGE_S else None
 
     def confirmed_at(self, stream: str) -> float:
         """Return up to when we know all that those whom we ask know (0.0: never)."""

@@ -10,6 +10,8 @@ from anabranch.core.frames import messages
 from anabranch.core.ids import ChainKey, FrameHead, NodeId, PartKey
 from anabranch.core.machine import Deliver, Draft
 from anabranch.lab.experiment import Progress, unseen
+from anabranch.lab.kernels import Ints
+from anabranch.lab.topologies import links_between
 from anabranch.lab.workload import Workload
 from anabranch.sim.cluster import Cluster
 from anabranch.sim.network import Constant, Observer, PacketFaults, SimNode
@@ -46,6 +48,7 @@ class Played:
     disorder: NDArray[np.int64]  # how often each came after a later one of its publisher's topic
     busiest: float  # share of its time in which the node with most to do was busy
     longest_wait_s: float  # of a packet for its turn, at any node
+    links: list[Ints]  # of each topic, before the first event: each once
 
 
 class Deliveries(Observer):
@@ -94,6 +97,7 @@ def play(
     sim = cluster.sim
     seen = sim.observer = Deliveries(workload)
     begun_at, taken = sim.now, [node.taken for node in cluster.peers]
+    links = [links_between(cluster, part) for part in cluster.parts]
     for event, (node, topic) in enumerate(workload.events):
         sim.run(begun_at + event * every_s)
         content = event.to_bytes(4).ljust(CONTENT_BYTES, b"\0")
@@ -112,6 +116,7 @@ def play(
         seen.disorder,
         max(busy_s) / max(sim.now - begun_at, every_s),
         max(node.longest_wait_s for node in cluster.peers),
+        links,
     )
 
 

@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from anabranch.core.ids import NodeId
+from anabranch.core.ids import NodeId, StreamPart
 from anabranch.lab.kernels import Floats, Graph, Ints, from_all, graph_of
 from anabranch.sim.cluster import Cluster
 from anabranch.sim.network import Underlay
@@ -71,6 +71,18 @@ def rtts_of(cluster: Cluster, underlay: Underlay) -> dict[tuple[NodeId, NodeId],
         for node, near in links_of(cluster).items()
         for peer in near
     }
+
+
+def links_between(cluster: Cluster, part: StreamPart) -> Ints:
+    """Return every link of a part between two nodes once, by places, the smaller one first."""
+    place = {node.id: node.place for node in cluster.peers}
+    found = [
+        (node.place, place[peer])
+        for node in cluster.peers
+        for peer in cluster.neighbours(node, part)
+        if node.place < place.get(peer, -1)
+    ]
+    return np.array(sorted(found), dtype=np.int64).reshape(-1, 2)
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,11 @@
 """Peers that do not keep to the protocol: each wraps an honest Peer and spoils what it does.
 
-They hold their own key and no other.
+They hold their own key and no other. Those who collude know one another. Some who lie about round
+trips do it only for themselves, and all else as they should.
 """
 
 import random
+from collections.abc import Container
 from typing import cast
 
 import msgspec
@@ -12,19 +14,24 @@ from anabranch.core import frames
 from anabranch.core.ids import NodeId, StreamPart, part_key
 from anabranch.core.machine import Deliver, Effect, Event, Forward, Received, Send, Sizes
 from anabranch.core.messages import Probed, Status
+from anabranch.core.messages.tracker import MAX_RTT_US
 from anabranch.core.peer import Peer
 from anabranch.sim.network import Raw
 
 MAX_REMEMBERED = 200
 BURST = 40
+NEAREST_US = 1
 
 
 class Byzantine:
     """An honest peer inside, and what comes out of it changed."""
 
-    def __init__(self, inner: Peer, rng: random.Random) -> None:
+    def __init__(
+        self, inner: Peer, rng: random.Random, fellows: Container[NodeId] = frozenset()
+    ) -> None:
         self.inner = inner
         self.rng = rng
+        self.fellows = fellows  # all who misbehave
 
     @property
     def wakeup_at(self) -> float | None:
@@ -73,8 +80,10 @@ class Forging(Byzantine):
 class Replaying(Byzantine):
     """Sends old frames again and again, properly signed as they are."""
 
-    def __init__(self, inner: Peer, rng: random.Random) -> None:
-        super().__init__(inner, rng)
+    def __init__(
+        self, inner: Peer, rng: random.Random, fellows: Container[NodeId] = frozenset()
+    ) -> None:
+        super().__init__(inner, rng, fellows)
         self._seen: list[Forward] = []
 
     def spoil(self, event: Event, effects: list[Effect]) -> list[Effect]:
@@ -113,24 +122,71 @@ def _raw(to: NodeId, data: bytes) -> Effect:
     return cast(Effect, Raw(to, data))
 
 
-class Flattering(Silent):
-    """Claims to be near to everybody, to be chosen as a neighbour, and passes nothing on."""
+# --- About round trips, to be given other neighbours ----------------------------------------
+
+
+class Misreporting(Byzantine):
+    """Changes the round trips that it reports to its tracker."""
 
     def spoil(self, event: Event, effects: list[Effect]) -> list[Effect]:
-        """Let every round trip that leaves be the shortest there is."""
-        return [_nearer(effect) for effect in super().spoil(event, effects)]
+        """Change every report that leaves."""
+        return [self._changed(effect) for effect in super().spoil(event, effects)]
 
-
-def _nearer(effect: Effect) -> Effect:
-    if type(effect) is not Send:
+    def _changed(self, effect: Effect) -> Effect:
+        if type(effect) is not Send:
+            return effect
+        message = effect.message
+        if type(message) is Status:
+            told = zip(message.neighbours, message.rtts_us, strict=True)
+            rtts_us = tuple(self.claimed(peer, rtt_us) for peer, rtt_us in told)
+            return Send(effect.to, msgspec.structs.replace(message, rtts_us=rtts_us))
+        if type(message) is Probed and message.rtt_us:
+            rtt_us = self.claimed(message.node, message.rtt_us)
+            return Send(effect.to, msgspec.structs.replace(message, rtt_us=rtt_us))
         return effect
-    message = effect.message
-    if type(message) is Status:
-        rtts_us = (1,) * len(message.rtts_us)
-        return Send(effect.to, msgspec.structs.replace(message, rtts_us=rtts_us))
-    if type(message) is Probed:
-        return Send(effect.to, msgspec.structs.replace(message, rtt_us=1))
-    return effect
+
+    def claimed(self, peer: NodeId, rtt_us: int) -> int:
+        """Return what it says instead of a round trip that it has measured."""
+        return rtt_us
+
+
+class Nearest(Misreporting):
+    """Claims to be next to everybody."""
+
+    def claimed(self, peer: NodeId, rtt_us: int) -> int:
+        """Return the shortest there is."""
+        return NEAREST_US
+
+
+class Nearer(Misreporting):
+    """Claims a third of what is true, which nobody can call absurd."""
+
+    def claimed(self, peer: NodeId, rtt_us: int) -> int:
+        """Return a third."""
+        return max(NEAREST_US, rtt_us // 3)
+
+
+class Farther(Misreporting):
+    """Claims ten times of what is true, to be left alone."""
+
+    def claimed(self, peer: NodeId, rtt_us: int) -> int:
+        """Return ten times as much."""
+        return min(MAX_RTT_US, rtt_us * 10)
+
+
+class Flattering(Nearest, Silent):
+    """Claims to be next to everybody, to be chosen as a neighbour, and passes nothing on."""
+
+
+class Clannish(Misreporting, Silent):
+    """Claims to be next to everybody but those it colludes with, and passes nothing on.
+
+    Links between colluders harm nobody, so they say that they are far apart.
+    """
+
+    def claimed(self, peer: NodeId, rtt_us: int) -> int:
+        """Return the shortest there is, or the longest."""
+        return MAX_RTT_US if peer in self.fellows else NEAREST_US
 
 
 BYZANTINE: dict[str, type[Byzantine]] = {
@@ -138,5 +194,9 @@ BYZANTINE: dict[str, type[Byzantine]] = {
     "forging": Forging,
     "replaying": Replaying,
     "flooding": Flooding,
+    "nearest": Nearest,
+    "nearer": Nearer,
+    "farther": Farther,
     "flattering": Flattering,
+    "clannish": Clannish,
 }

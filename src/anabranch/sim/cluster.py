@@ -137,7 +137,7 @@ class Cluster:
             self._signers[node], self._verify(), self._directory, OVERLAYS, rng, rng.randbytes
         )
         kind = self.disguised.get(node)
-        return BYZANTINE[kind](peer, rng) if kind else peer
+        return BYZANTINE[kind](peer, rng, self.disguised) if kind else peer
 
     def _tracker(self, node: NodeId) -> Machine:
         return Tracker(node, self._directory, self._rng(node), TOPOLOGIES)

@@ -6,7 +6,7 @@ heals and settles; then every live node publishes again, and all of it must arri
 
 import random
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from anabranch.core.errors import LocalError
-from anabranch.core.ids import StreamPart, part_key
+from anabranch.core.ids import NodeId, StreamPart, part_key
 from anabranch.core.machine import Draft
 from anabranch.overlays import OVERLAYS
 from anabranch.sim.administration import Administration
@@ -156,7 +156,7 @@ class Run:
     def __init__(
         self,
         scenario: Scenario,
-        seed: int,
+        seed: int | str,
         recorder: Recorder | None = None,
         underlays: Mapping[str, MakeUnderlay] = UNDERLAYS,
         progress: Progress = lambda done: None,
@@ -199,7 +199,8 @@ class Run:
         self._let_all_publish()  # who does not subscribe becomes a member by publishing
         self._pass(s.settle_for_s)
         self.cluster.snapshot()
-        self.lost_at_unbroken = self._lost_at_unbroken()
+        honest = {node.id for node in self.cluster.honest}
+        self.lost_at_unbroken = self.due_and_lost(honest)[1]
         self._check_liveness()
         if isinstance(self.checker, StorageChecker):
             reads = self.checker.read_all()
@@ -338,16 +339,19 @@ class Run:
         names = list(checker.frames)[before:]
         return checker.mute(names, members) + checker.missing(names, reach)
 
-    def _lost_at_unbroken(self) -> int:
-        """Count messages missing at honest subscribers that were there all the time."""
-        honest = {node.id for node in self.cluster.honest}
-        lost = 0
+    def due_and_lost(self, publishers: Container[NodeId]) -> tuple[int, int]:
+        """Count deliveries of some publishers' frames to honest subscribers that always were there.
+
+        Return how many there should be, and how many of them there were not.
+        """
+        honest, members = {node.id for node in self.cluster.honest}, self.mishaps.members
+        readers = [n for n in self.mishaps.unbroken if n in honest and any(members[n].values())]
+        due = lost = 0
         for name, (_, _, publisher, _) in self.checker.frames.items():
-            if publisher in honest:
-                for node in self.mishaps.unbroken:
-                    if node in honest and any(self.mishaps.members[node].values()):
-                        lost += name not in self.checker.has[node]
-        return lost
+            if publisher in publishers:
+                due += len(readers)
+                lost += sum(name not in self.checker.has[node] for node in readers)
+        return due, lost
 
     def report(self) -> dict[str, Any]:
         """Return what the run was and what it showed, in plain keys."""

@@ -138,7 +138,7 @@ class StoredCluster(Cluster):
             receipts=Receipts(NETWORK, verify, self.registry),
         )
         kind = self.disguised.get(node)
-        return BYZANTINE[kind](peer, rng) if kind else peer
+        return BYZANTINE[kind](peer, rng, self.disguised) if kind else peer
 
     def _storage(self, node: NodeId) -> Machine:
         rng, signer = self._rng(node), self._signers[node]

@@ -229,7 +229,7 @@ class TrustedCluster(Cluster):
         )
         if kind in FAITHLESS:
             return FAITHLESS[kind](peer, rng, self._means(node))
-        return BYZANTINE[kind](peer, rng) if kind else peer
+        return BYZANTINE[kind](peer, rng, self.disguised) if kind else peer
 
     def _means(self, node: NodeId) -> Means:
         users = [user.node for user in self.users.values()]

@@ -45,6 +45,7 @@ def test_rows_table_and_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert row["sim_duplicates"] == pytest.approx(row["duplicates"])
     assert samples[8].shape == (2, 1001)
     assert np.all(np.diff(samples[8]) >= 0)
+    assert [len(each["links"]) for each in samples.topologies] == [8 * 4 / 2, 12 * 4 / 2]
     shown = table(rows)
     assert list(shown.columns[0].cells) == ["8", "", "", "12", "", "", "32", "32"]
     assert list(shown.columns[2].cells)[-2:] == ["137 (120-150)", "146 (127-160)"]

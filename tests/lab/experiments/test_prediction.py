@@ -30,7 +30,9 @@ def two_processors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_simulated_error_is_below_one_percent() -> None:
-    found = list(EXPERIMENT.run(Params((32, 64), 4, mode="sim")))
+    samples = Samples()
+    found = list(EXPERIMENT.run(Params((32, 64), 4, mode="sim"), samples=samples))
+    assert [len(each["links"]) for each in samples.topologies] == [32 * 4 / 2, 64 * 4 / 2]
     assert [row["mape"] < 1.0 for row in found] == [True, True]
     assert [row["mode"] for row in found] == ["sim", "sim"]
     for row in found:

@@ -17,18 +17,24 @@ def test_pieces_are_of_links_that_both_ends_have() -> None:
 
 
 def test_both_overlays_withstand_the_same(tmp_path: Path) -> None:
-    params = EXPERIMENT.params(nodes=(24,), repeats=1, learning_s=30.0)
+    params = EXPERIMENT.params(nodes=(25,), repeats=1, learning_s=30.0)
     samples = Samples()
     rows = list(EXPERIMENT.run(params, samples=samples))
     assert [row["overlay"] for row in rows] == ["random-regular", "latency-aware"]
     for row in rows:
         assert row["in_one_piece"] > 0.9
         assert row["repaired"] == 1.0
-        assert 0 < row["colluders_hold"] <= row["colluders_hold_max"] <= 0.3
+        for way in ("colluders", "clannish"):  # five of 25 with as many links hold no more
+            assert 0 < row[f"{way}_hold"] <= row[f"{way}_hold_max"] <= 5 / 20
         assert row["cut_off"] <= 2
+        assert row["clannish_cut_off"] <= 2
         assert (row["trials"], row["draws"]) == (1, 20)
-    assert table(rows).row_count == 2
+    assert table(rows).row_count == 4  # each overlay with two kinds of collusion
     draw(rows, samples, tmp_path / "resilience.png")
     assert (tmp_path / "resilience.png").stat().st_size > 10_000
     assert (tmp_path / "resilience.svg").exists()
+    assert [(each["nodes"], each["overlay"]) for each in samples.topologies] == [
+        (25, "random-regular"),
+        (25, "latency-aware"),
+    ]
     assert rows == list(EXPERIMENT.run(params))

@@ -99,7 +99,7 @@ def test_what_is_missing_is_told() -> None:
     workload = Workload(("tea", "milk"), ((0, 1), (0,), (0,)), ((0, 0), (1, 0), (2, 1), (0, 0)))
     delays_s = np.where(workload.expected(), 0.25, np.nan)
     published = np.ones(4, dtype=bool)
-    whole = Played(workload, delays_s, published, np.zeros(4, dtype=np.int64), 0.5, 0.1)
+    whole = Played(workload, delays_s, published, np.zeros(4, dtype=np.int64), 0.5, 0.1, [])
     lacking = delays_s.copy()
     lacking[0, 1] = lacking[3] = np.nan  # one delivery lost, and one event that never left
     poor = replace(
@@ -148,6 +148,9 @@ def test_table_and_picture(small: str, tmp_path: Path) -> None:
     nearly = [row | {"fulfilled": 0.999999} for row in rows]
     assert list(table(nearly).columns[2].cells) == ["99.9 (100)"] * 2
     assert len(samples[5]) == 112
+    kept = [(each["network"], each["topic"]) for each in samples.topologies]
+    assert len(kept) == len(set(kept)) == 2 * len({topic for _, topic in kept})
+    assert all(each["links"] for each in samples.topologies)
     draw(rows, samples, tmp_path / "picture.png")
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 

@@ -3,8 +3,10 @@
 from anabranch.lab.experiment import Experiment
 from anabranch.lab.experiments import (
     aws16,
+    churn,
     diameter,
     emulation,
+    fairness,
     prediction,
     propagation,
     randomness,
@@ -25,5 +27,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         prediction.EXPERIMENT,
         emulation.EXPERIMENT,
         resilience.EXPERIMENT,
+        fairness.EXPERIMENT,
+        churn.EXPERIMENT,
     )
 }

@@ -101,6 +101,8 @@ def rows(params: Params, results: Iterator[Measured], samples: Samples | None) -
         if samples is not None:
             quantiles = [np.quantile(each.delays_ms, SHARES) for each in (real, sim)]
             samples[nodes] = np.array(quantiles)
+            links = real.floods[0].links
+            samples.keep_topology(nodes, params.seed_of(nodes, 0), links[links[:, 0] < links[:, 1]])
         of_sim = sim.row()
         yield {
             "nodes": nodes,

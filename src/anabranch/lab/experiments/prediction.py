@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 from rich import box
@@ -24,6 +25,7 @@ from anabranch.lab import emulator
 from anabranch.lab.experiment import Experiment, Params, Progress, Row, Samples, Unit, unseen
 from anabranch.lab.experiments.propagation import PAPER_REPEATS, mean_of_pairs
 from anabranch.lab.flooding import flood
+from anabranch.lab.kernels import Ints
 from anabranch.lab.pictures import save
 from anabranch.lab.topologies import grow, topology_of
 from anabranch.lab.underlays import make_underlay
@@ -64,6 +66,14 @@ LIVE_WORK = 600 * 600  # a live repeat takes as long as simulating so many deliv
 HERE, LIVE = "sim", "live"
 
 
+class Compared(NamedTuple):
+    """The mean delay of one topology, as a tracker estimates it and as nodes measured it."""
+
+    estimated_ms: float
+    measured_ms: float
+    links: Ints
+
+
 @dataclass(frozen=True)
 class PredictionUnit(Unit):
     """One topology, simulated or live."""
@@ -100,18 +110,20 @@ def repeats_of(params: Params, live: bool) -> int:
     return params.repeats or (LIVE_REPEATS if live else PAPER_REPEATS)
 
 
-def measure(unit: PredictionUnit, progress: Progress = unseen) -> tuple[float, float]:
-    """Return the mean delay of one topology in ms, as estimated and as measured."""
+def measure(unit: PredictionUnit, progress: Progress = unseen) -> Compared:
+    """Return the mean delay of one topology, as estimated and as measured."""
     underlay = make_underlay(
         unit.params.underlay, unit.nodes, random.Random(f"{unit.seed}/underlay")
     )
     if not unit.live:
         return simulate(unit, underlay, progress)
     emulated = emulator.emulate(unit, underlay, progress)
-    return 1000 * emulated.estimated_s, 1000 * mean_of_pairs(emulated.delays_s)
+    links = np.array([link for link in emulated.links if link[0] < link[1]], dtype=np.int64)
+    measured_ms = 1000 * mean_of_pairs(emulated.delays_s)
+    return Compared(1000 * emulated.estimated_s, measured_ms, links)
 
 
-def simulate(unit: Unit, underlay: Underlay, progress: Progress = unseen) -> tuple[float, float]:
+def simulate(unit: Unit, underlay: Underlay, progress: Progress = unseen) -> Compared:
     """Measure on links whose delay varies from packet to packet."""
     params, nodes, seed = unit.params, unit.nodes, unit.seed
     cluster = grow(underlay, nodes, params.degree, params.overlay, seed)
@@ -119,8 +131,9 @@ def simulate(unit: Unit, underlay: Underlay, progress: Progress = unseen) -> tup
     measure_round_trips(cluster, random.Random(f"{seed}/echoes"))
     cluster.sim.run(cluster.sim.now + STATUS_EVERY_S + 1.0)  # by then everybody has reported
     estimated_ms = estimate_ms(cluster)
-    measured = flood(cluster, topology_of(cluster, underlay), progress)
-    return estimated_ms, 1000 * mean_of_pairs(measured.delays_s)
+    topology = topology_of(cluster, underlay)
+    measured = flood(cluster, topology, progress)
+    return Compared(estimated_ms, 1000 * mean_of_pairs(measured.delays_s), topology.links())
 
 
 def measure_round_trips(cluster: Cluster, rng: random.Random) -> None:
@@ -146,17 +159,19 @@ def estimate_ms(cluster: Cluster) -> float:
     return found.mean_ms
 
 
-def rows(
-    params: Params, results: Iterator[tuple[float, float]], samples: Samples | None
-) -> Iterator[Row]:
+def rows(params: Params, results: Iterator[Compared], samples: Samples | None) -> Iterator[Row]:
     """Summarise the repeats of each number of nodes and mode."""
     for nodes, live in series(params):
-        repeats = repeats_of(params, live)
-        estimated_ms, measured_ms = np.array(list(islice(results, repeats))).T
+        repeats, mode = repeats_of(params, live), LIVE if live else HERE
+        found = list(islice(results, repeats))
+        estimated_ms = np.array([each.estimated_ms for each in found])
+        measured_ms = np.array([each.measured_ms for each in found])
+        if samples is not None:
+            samples.keep_topology(nodes, params.seed_of(nodes, 0), found[0].links, mode=mode)
         errors = np.abs(estimated_ms - measured_ms) / measured_ms
         yield {
             "nodes": nodes,
-            "mode": LIVE if live else HERE,
+            "mode": mode,
             "estimated_ms": round(float(estimated_ms.mean()), 3),
             "measured_ms": round(float(measured_ms.mean()), 3),
             "mape": round(float(100 * errors.mean()), 4),

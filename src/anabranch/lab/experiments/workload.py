@@ -85,7 +85,11 @@ def rows(params: Params, results: Iterator[Played], samples: Samples | None) -> 
             names = {"nodes": nodes, "overlay": params.overlay, "ordered": params.ordered}
             for row in rows_of(runs[0].workload, runs):
                 yield names | {"network": network} | row
-            if samples is not None:  # of the last network: the one with latency
+            if samples is not None:
+                seed = f"{params.seed_of(nodes, 0)}/{network}"
+                for topic, links in zip(runs[0].workload.topics, runs[0].links, strict=True):
+                    samples.keep_topology(nodes, seed, links, network=network, topic=topic)
+                # Of the last network: the one with latency.
                 delays_ms = np.concatenate([1000 * delays_of(each, ALL) for each in runs])
                 samples[nodes] = np.sort(delays_ms)
 
