@@ -1,6 +1,5 @@
 """Ours: a node of the live network for every member, over WebSockets; a tracker beside them."""
 
-import asyncio
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -19,13 +18,10 @@ class OurMember:
         self._network = network
         self._stream = stream
         self._subscription = stream.subscribe()
-        self._publishing: set[asyncio.Task[object]] = set()
 
     async def publish(self, payload: bytes) -> None:
         """Publish; whoever waits for more than 256 waits elsewhere."""
-        task = asyncio.create_task(self._stream.publish(payload))
-        self._publishing.add(task)
-        task.add_done_callback(self._publishing.discard)
+        self._stream.publish_soon(payload)
 
     async def receive(self) -> AsyncIterator[bytes]:
         """Yield what the subscription brings."""

@@ -41,6 +41,43 @@ def test_who_waits_goes_before_who_comes_later() -> None:
     run(main())
 
 
+def test_what_is_handed_over_at_once_waits_in_the_same_line() -> None:
+    async def main() -> None:
+        async with MemoryNetwork() as memory, memory.join() as alice, memory.join() as bob:
+            stream = await alice.create_stream("a")
+            reader = await read(await bob.stream(stream.id))
+            handed, late = [], 0
+            while late < 500:
+                for _ in range(1 + late % 7):
+                    handed.append(stream.publish_soon(late))
+                    handed.append(asyncio.create_task(stream.publish(late + 1)))
+                    await asyncio.sleep(0)  # a task has its turn only now
+                    late += 2
+                assert under_way(stream)[0] <= 10
+            names = [await each for each in handed]
+            await all_have([reader], late)
+            assert reader.contents == list(range(late))
+            assert [name.timestamp_ms for name in names] == sorted(n.timestamp_ms for n in names)
+            assert under_way(stream) == (0, 0, 0)
+
+    run(main())
+
+
+def test_what_waits_for_room_is_published_though_nobody_awaits_it() -> None:
+    async def main() -> None:
+        async with MemoryNetwork() as memory, memory.join() as bob:
+            async with memory.join() as alice:
+                stream = await alice.create_stream("a", public=["subscribe"])
+                reader = await read(await bob.stream(stream.id))
+                for number in range(100):
+                    stream.publish_soon(number)
+                assert under_way(stream)[::2] == (10, 90)
+            await all_have([reader], 100)
+            assert reader.contents == list(range(100))
+
+    run(main())
+
+
 def test_bytes_need_room_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rooms, "IN_FLIGHT_BYTES", 100)
 

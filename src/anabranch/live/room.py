@@ -16,6 +16,7 @@ class Room:
         self.messages = 0
         self.bytes = 0
         self.waiting: deque[tuple[asyncio.Future[None], int]] = deque()
+        self._called = 0  # whose turn it is, and who have not gone on yet
 
     @property
     def full(self) -> bool:
@@ -23,8 +24,8 @@ class Room:
         return self.messages >= IN_FLIGHT or self.bytes >= IN_FLIGHT_BYTES
 
     def take(self, size: int) -> bool:
-        """Take room if there is any."""
-        if self.messages >= IN_FLIGHT or self.bytes >= IN_FLIGHT_BYTES:
+        """Take room if there is any, and nobody has come before."""
+        if self.waiting or self._called or self.full:
             return False
         self.messages += 1
         self.bytes += size
@@ -32,23 +33,38 @@ class Room:
 
     async def enter(self, size: int) -> None:
         """Take room; wait behind those who wait already, so that nobody loses its place."""
-        if self.take(size):
-            return
+        if not self.take(size):
+            await self.wait(self.line_up(size), size)
+
+    def line_up(self, size: int) -> "asyncio.Future[None]":
+        """Take a place in the line; return what `wait` needs to know it by."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.waiting.append((turn, size))
+        self._call()
+        return turn
+
+    async def wait(self, turn: "asyncio.Future[None]", size: int) -> None:
+        """Wait until it is one's turn; who gives up leaves its place to others."""
         try:
             await turn
         except asyncio.CancelledError:
             if not turn.cancelled():  # the room was ours already
+                self._called -= 1
                 self.leave(size)
             raise
+        self._called -= 1
 
     def leave(self, size: int) -> None:
         """Give the room to those who have waited longest, and wake nobody else."""
         self.messages -= 1
         self.bytes -= size
+        self._call()
+
+    def _call(self) -> None:
         while self.waiting and not self.full:
-            turn, waiting = self.waiting.popleft()
+            turn, size = self.waiting.popleft()
             if not turn.done():
-                self.take(waiting)
+                self.messages += 1
+                self.bytes += size
+                self._called += 1
                 turn.set_result(None)

@@ -1,6 +1,5 @@
 """One stream, as its users hold it in their hands."""
 
-import zlib
 from collections.abc import AsyncIterator, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,29 +17,16 @@ from anabranch.core.ids import (
     StreamPart,
     show,
 )
-from anabranch.core.machine import Outcome
-from anabranch.core.message_key import join_key
 from anabranch.core.messages import Contact
-from anabranch.core.messages.data import MAX_CONTENT_BYTES
-from anabranch.core.parts import MAX_PARTS
-from anabranch.core.publishing import EXPIRED, SENT
 from anabranch.core.registry import StreamState
-from anabranch.core.waiting_drafts import TOO_LARGE
 from anabranch.live.columns import Source, read_columns
 from anabranch.live.errors import (
-    AnabranchError,
-    Closed,
     NoSuchStream,
     NotPermitted,
-    NotPublished,
     NotStored,
-    TooLarge,
 )
-from anabranch.live.message import MessageId, encode_content, encode_key, message_id
-from anabranch.live.numbered import NumberedPublishing
 from anabranch.live.past import of_offsets, of_time
-from anabranch.live.publications import Publication
-from anabranch.live.receipt import Receipt, receipt_of
+from anabranch.live.publishing import Publishing
 from anabranch.live.storage.tokens import make_token
 from anabranch.live.subscription import DEFAULT_BUFFER, Plan, Subscription
 from anabranch.live.terms import (
@@ -57,14 +43,14 @@ if TYPE_CHECKING:
     from anabranch.live.client import Network
 
 
-class Stream(NumberedPublishing):
+class Stream(Publishing):
     """A stream of the network: publish to it, subscribe to it, say who may."""
 
     def __init__(self, network: "Network", name: str) -> None:
         self.id = name
         self._network = network
         self._node = network.node
-        self._turn = 0
+        super().__init__()
 
     def __repr__(self) -> str:
         return f"Stream({self.id!r})"
@@ -89,108 +75,7 @@ class Stream(NumberedPublishing):
         assert state is not None
         return state
 
-    # --- Messages -------------------------------------------------------------------------
-
-    async def publish(
-        self, content: Any, *, key: str | bytes | None = None, partition: int | None = None
-    ) -> MessageId:
-        """Publish JSON (a dict, a list, a number...), text or bytes; return the message's id.
-
-        Returns once a neighbour has the message, and raises NotPublished if none took it. Many
-        may wait at once: those that do leave together. A `key` (text or bytes) travels along, and
-        messages with one key go to one partition, in order; without, the partitions take turns.
-        """
-        return (await self._publish(content, key, partition, 0))[0]
-
-    async def publish_stored(
-        self,
-        content: Any,
-        copies: int = 1,
-        *,
-        key: str | bytes | None = None,
-        partition: int | None = None,
-    ) -> Receipt:
-        """Publish, and return when so many storage nodes have said that they hold the message.
-
-        Their words are signed, and are for keeping: see `Receipt`. Raises NotStored if too few of
-        them said so in time; the message is published all the same.
-        """
-        self._check_copies(copies)
-        name, publication = await self._publish(content, key, partition, copies)
-        assert publication.receipt is not None
-        receipt = await publication.receipt
-        if receipt.problem:
-            raise NotStored(
-                f"{name} was published, and is not known to be stored: {receipt.problem}"
-            )
-        return receipt_of(name, receipt)
-
-    def _check_copies(self, copies: int) -> None:
-        stored = len(self._created().storage)
-        if not stored:
-            raise self._not_stored()
-        if not 1 <= copies <= stored:
-            raise LocalError(
-                f"{copies} copies: {self.id} has {stored} storage nodes, ask for 1 to {stored}"
-            )
-
-    async def _publish(
-        self, content: Any, key: str | bytes | None, partition: int | None, copies: int
-    ) -> tuple[MessageId, Publication]:
-        self._node.check_open()
-        own_key = encode_key(key)
-        data, content_type = join_key(*encode_content(content), own_key)
-        if len(data) > MAX_CONTENT_BYTES:
-            raise TooLarge(
-                f"a message of {len(data):,} bytes: at most {MAX_CONTENT_BYTES:,} can be sent; "
-                "split it, or send a reference to it"
-            )
-        part = StreamPart(self.id, self._choose(own_key, partition))
-        room = self._node.publications.room(self.id)
-        if not room.take(len(data)):
-            await room.enter(len(data))
-        # The room is ours until the outcome, even if whoever called is gone by then.
-        leave = partial(room.leave, len(data))
-        try:
-            publication = self._node.publish(part, data, content_type, leave, copies)
-        except Closed:
-            leave()
-            raise
-        outcome = await publication.outcome
-        if outcome.result != SENT:
-            raise self._unpublished(part, outcome)
-        chain = self._node.publications.chain(part)
-        name = message_id(self.id, part.partition, self._network.me, chain, outcome.number)
-        return name, publication
-
-    def _choose(self, key: bytes | None, partition: int | None) -> int:
-        partitions = self._created().partitions
-        if partition is not None:
-            if key is not None:
-                raise LocalError("give a key or a partition, not both")
-            require_part(self.id, partitions, partition)
-            return partition
-        if key is not None:
-            return zlib.crc32(key) % partitions
-        self._turn = (self._turn + 1) % partitions
-        return self._turn
-
-    def _unpublished(self, part: StreamPart, outcome: Outcome) -> AnabranchError:
-        if outcome.result == EXPIRED:
-            return NotPublished(
-                f"no neighbour took the message: nobody else is in {part}, or none can be reached, "
-                "or our clock is minutes off theirs (only who may subscribe or publish can be "
-                "there: grant a carrier one of these)"
-            )
-        if outcome.result == TOO_LARGE:
-            return TooLarge(f"at most {MAX_CONTENT_BYTES:,} bytes can be sent")
-        if outcome.result == "unpermitted":
-            return self._may_not("publish to")
-        if outcome.result == "too-many-parts":
-            return NotPublished(f"this node is in {MAX_PARTS} stream parts, and can join no more")
-        if outcome.result == "no-such-stream":
-            return NoSuchStream(f"{part}: there is no such stream (any more)")
-        return NotPublished(f"the message was not published: {outcome.result}")
+    # --- Reading --------------------------------------------------------------------------
 
     def subscribe(
         self,

@@ -5,7 +5,7 @@ trips do it only for themselves, and all else as they should.
 """
 
 import random
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from typing import cast
 
 import msgspec
@@ -137,13 +137,18 @@ class Misreporting(Byzantine):
             return effect
         message = effect.message
         if type(message) is Status:
-            told = zip(message.neighbours, message.rtts_us, strict=True)
-            rtts_us = tuple(self.claimed(peer, rtt_us) for peer, rtt_us in told)
-            return Send(effect.to, msgspec.structs.replace(message, rtts_us=rtts_us))
+            measured = dict(zip(message.neighbours, message.rtts_us, strict=True))
+            told = {peer: self.claimed(peer, measured[peer]) for peer in self.named(measured)}
+            said = {"neighbours": tuple(told), "rtts_us": tuple(told.values())}
+            return Send(effect.to, msgspec.structs.replace(message, **said))
         if type(message) is Probed and message.rtt_us:
             rtt_us = self.claimed(message.node, message.rtt_us)
             return Send(effect.to, msgspec.structs.replace(message, rtt_us=rtt_us))
         return effect
+
+    def named(self, neighbours: Iterable[NodeId]) -> list[NodeId]:
+        """Return the neighbours that it says it has."""
+        return list(neighbours)
 
     def claimed(self, peer: NodeId, rtt_us: int) -> int:
         """Return what it says instead of a round trip that it has measured."""
@@ -181,8 +186,13 @@ class Flattering(Nearest, Silent):
 class Clannish(Misreporting, Silent):
     """Claims to be next to everybody but those it colludes with, and passes nothing on.
 
-    Links between colluders harm nobody, so they say that they are far apart.
+    Links between colluders harm nobody: they say that they are far apart, and where they are to be
+    neighbours all the same, that they cannot reach one another.
     """
+
+    def named(self, neighbours: Iterable[NodeId]) -> list[NodeId]:
+        """Return those who do not collude."""
+        return [peer for peer in neighbours if peer not in self.fellows]
 
     def claimed(self, peer: NodeId, rtt_us: int) -> int:
         """Return the shortest there is, or the longest."""

@@ -7,7 +7,7 @@ import pytest
 
 from anabranch.lab import emulator
 from anabranch.lab.emulator import Emulated
-from anabranch.lab.experiment import OptionError, Params, Progress, Unit
+from anabranch.lab.experiment import OptionError, Params, Progress, Samples, Unit
 from anabranch.lab.experiments.prediction import (
     EXPERIMENT,
     JITTER,
