@@ -40,7 +40,37 @@ def test_frames_are_forgotten_by_age_by_number_and_by_size() -> None:
     assert recent.since(KEY, 0.0) == [b"new", b"a", b"b"]
     recent.add(KEY, bytes(99), START + 11)
     assert recent.since(KEY, 0.0) == [b"b", bytes(99)]
-    assert recent.sizes() == {"recent frames": (2, 3), "recent bytes": (100, 100)}
+    assert recent.sizes() == {
+        "recent frames": (2, 3),
+        "recent bytes": (100, 100),
+        "recent bytes of all parts": (100, 64 << 20),
+    }
+
+
+def test_parts_that_are_quiet_give_room_to_others_first() -> None:
+    recent = RecentFrames(keep_s=10, all_bytes=100)
+    for at in range(6):
+        recent.add(KEY, bytes(10), START + at)
+    for _ in range(4):
+        recent.add(OTHER_KEY, bytes(10), START + 12)
+    assert recent.sizes()["recent bytes of all parts"] == (100, 100)
+    recent.add(OTHER_KEY, bytes(10), START + 12)  # one too many: what is over is over
+    assert len(recent.since(KEY, 0.0)) == 4
+    assert len(recent.since(OTHER_KEY, 0.0)) == 2  # and of who has most, the older half goes
+    assert recent.sizes()["recent bytes of all parts"] == (60, 100)
+
+
+def test_what_all_parts_remember_together_is_bounded() -> None:
+    recent = RecentFrames(all_bytes=1_000)
+    parts = [PartKey(bytes([i]) * 16) for i in range(20)]
+    for number in range(2_000):
+        recent.add(parts[number * number % 20], number.to_bytes(4) + bytes(number % 50), START)
+        kept = sum(len(frame) for part in parts for frame in recent.since(part, 0.0))
+        assert recent.sizes()["recent bytes of all parts"] == (kept, 1_000)
+        assert kept <= 1_000
+    for part in parts:
+        recent.forget(part)
+    assert recent.sizes()["recent bytes of all parts"] == (0, 1_000)
 
 
 def test_a_frame_larger_than_all_there_is_room_for_is_not_kept() -> None:
@@ -62,7 +92,7 @@ def test_a_part_that_is_forgotten_leaves_nothing() -> None:
     assert recent.since(KEY, 0.0) == []
     assert recent.sizes()["recent frames"][0] == 1
     recent.forget(OTHER_KEY)
-    assert [size for size, _ in recent.sizes().values()] == [0, 0]
+    assert [size for size, _ in recent.sizes().values()] == [0, 0, 0]
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 50)), max_size=60))
@@ -79,8 +109,8 @@ def test_recent_frames_equal_a_dumb_twin(steps: list[tuple[int, int]]) -> None:
                 break
         assert recent.since(KEY, 0.0) == [frame for _, frame in twin]
         assert recent.since(KEY, now - 3) == [frame for at, frame in twin if at >= now - 3]
-        sizes = (len(twin), sum(len(frame) for _, frame in twin))
-        assert tuple(size for size, _ in recent.sizes().values()) == sizes
+        size = sum(len(frame) for _, frame in twin)
+        assert tuple(each for each, _ in recent.sizes().values()) == (len(twin), size, size)
 
 
 @pytest.mark.parametrize(("degree", "fits"), [(1, 0), (2, 1), (MAX_NEIGHBOURS, 1), (65, 0)])

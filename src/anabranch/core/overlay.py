@@ -60,13 +60,23 @@ class _Recent:
 
 
 class RecentFrames:
-    """The frames of the last while, per part: bounded in time, in number and in bytes."""
+    """The frames of the last while, per part: bounded in time, in number and in bytes.
+
+    What all parts of a node have together is bounded in bytes, too: parts that have gone quiet
+    give theirs up first, and then those with most of them the oldest half.
+    """
 
     def __init__(
-        self, keep_s: float = 30.0, frames: int = 2_048, size_bytes: int = 1 << 20
+        self,
+        keep_s: float = 30.0,
+        frames: int = 2_048,
+        size_bytes: int = 1 << 20,
+        all_bytes: int = 64 << 20,
     ) -> None:
         self.keep_s = keep_s
         self.bounds = (frames, size_bytes)
+        self._most_bytes = all_bytes
+        self._bytes = 0  # of all parts
         self._parts: dict[PartKey, _Recent] = {}
 
     def add(self, part: PartKey, frame: bytes, now: float) -> None:
@@ -77,10 +87,13 @@ class RecentFrames:
         frames, (most, most_bytes) = recent.frames, self.bounds
         frames.append(_Kept(now, frame))
         recent.bytes += len(frame)
+        self._bytes += len(frame)
         while frames and (
             recent.bytes > most_bytes or len(frames) > most or frames[0].at < now - self.keep_s
         ):
-            recent.bytes -= len(frames.popleft().frame)
+            self._drop_oldest(recent)
+        if self._bytes > self._most_bytes:
+            self._make_room(now)
 
     def since(self, part: PartKey, at: float) -> list[bytes]:
         """Return the frames that came at or after `at`, oldest first."""
@@ -89,15 +102,37 @@ class RecentFrames:
 
     def forget(self, part: PartKey) -> None:
         """Drop everything about a part that was left."""
-        self._parts.pop(part, None)
+        recent = self._parts.pop(part, None)
+        if recent is not None:
+            self._bytes -= recent.bytes
 
     def sizes(self) -> Sizes:
-        """Return the fullest part's frames and bytes with their bounds."""
+        """Return the fullest part's frames and bytes with their bounds, and the bytes of all."""
         parts = self._parts.values()
         return {
             "recent frames": (max((len(r.frames) for r in parts), default=0), self.bounds[0]),
             "recent bytes": (max((r.bytes for r in parts), default=0), self.bounds[1]),
+            "recent bytes of all parts": (self._bytes, self._most_bytes),
         }
+
+    def _drop_oldest(self, recent: _Recent) -> None:
+        size = len(recent.frames.popleft().frame)
+        recent.bytes -= size
+        self._bytes -= size
+
+    def _make_room(self, now: float) -> None:
+        """Free a quarter at least, so that many frames may come before the next time."""
+        for recent in self._parts.values():
+            while recent.frames and recent.frames[0].at < now - self.keep_s:
+                self._drop_oldest(recent)
+        by_size = sorted(self._parts.values(), key=lambda recent: -recent.bytes)
+        while self._bytes > self._most_bytes * 3 // 4:
+            for recent in by_size:
+                half = recent.bytes // 2
+                while recent.bytes > half:
+                    self._drop_oldest(recent)
+                if self._bytes <= self._most_bytes * 3 // 4:
+                    return
 
 
 class Overlay:
