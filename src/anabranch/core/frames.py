@@ -109,7 +109,7 @@ def signature(frame: bytes) -> bytes:
 
 
 def proof(frame: bytes) -> tuple[bytes, bytes]:
-    """Return both."""
+    """Return both, what was signed and the signature: every new frame needs them."""
     covered = hashlib.sha256(_DOMAIN + frame[:-SIGNATURE_BYTES]).digest()
     return covered, frame[-SIGNATURE_BYTES:]
 

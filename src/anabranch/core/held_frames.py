@@ -93,7 +93,7 @@ class _Share:
     """What one publisher has of the room."""
 
     def __init__(self) -> None:
-        self.order: OrderedDict[int, QueueName] = OrderedDict()  # the queue of each
+        self.order: OrderedDict[int, QueueName] = OrderedDict()  # the queue of every frame
         self.bytes = 0
 
 

@@ -65,7 +65,7 @@ class Inspector:
         publisher = head.publisher
         if not self._sources.wrote(part.stream, publisher):
             return False
-        return self._verify(publisher, frames.digest(frame), frames.signature(frame))
+        return self._verify(publisher, *frames.proof(frame))
 
 
 def leads_on(asked: Selection, following: Selection) -> bool:

@@ -96,7 +96,7 @@ class Repairs:
             head = frames.peek(frame)
             if (head.part, head.chain, head.last) != (part_key(log.part), name.chain, name.last):
                 continue
-            if not self._verify(head.publisher, frames.digest(frame), frames.signature(frame)):
+            if not self._verify(head.publisher, *frames.proof(frame)):
                 raise RemoteError("forged", str(log.part))
             # A publisher may have made two frames of one name: the one in the log is the right one.
             if offset != MAX_NUMBER or repair.attempts > others:

@@ -217,7 +217,7 @@ def draw(rows: Sequence[Row], samples: Samples, path: Path) -> None:
     )
     for axes, (title, values) in zip(figure.subplots(1, 3), shown, strict=True):
         bars = axes.bar(names, values, color=["#8a8a8a", "#1f5f8b"], width=0.6)
-        axes.bar_label(bars, fmt="%.2f", padding=2)
+        axes.bar_label(bars, fmt="%.4g", padding=2)
         axes.set_title(title, fontsize=10)
         axes.margins(y=0.15)
         axes.spines[["top", "right"]].set_visible(False)
