@@ -5,8 +5,9 @@ import random
 from collections.abc import Callable
 
 from anabranch.core.ids import NodeId
-from anabranch.overlays.latency_aware import MAX_NODES, ROUND_S, LatencyAware
+from anabranch.overlays.latency_aware import DOUBTED_S, MAX_NODES, ROUND_S, LatencyAware
 from anabranch.overlays.placement import tree_of
+from anabranch.overlays.round_trips import STALE_S
 
 Rtt = Callable[[NodeId, NodeId, float], int]  # claimed by the first, to the second, in us
 
@@ -160,6 +161,37 @@ def test_who_lies_gains_nothing() -> None:
                 field.rounds(25)
                 kept.append(field.mean_ms(of=liar))
         assert sum(lying_ms) > 0.95 * sum(honest_ms)
+
+
+def test_who_claims_to_be_far_from_its_fellows_has_random_neighbours() -> None:
+    """Colluders who keep apart would hold more links of honest nodes than they do at random."""
+    together, doubted = 0, 0
+    for seed in range(4):
+        field = Field(40, seed)
+        clan = set(list(field.spots)[:8])
+        field.claim = lambda a, b, ms, clan=clan: (  # type: ignore[misc]
+            60_000_000 if {a, b} <= clan else 1 if a in clan else round(2_000 * ms)
+        )
+        field.rounds(30)
+        assert is_regular(field)
+        numbers = {field.graph._numbers[node] for node in clan}
+        assert field.graph._doubted.keys() <= numbers  # and nobody else
+        doubted += len(field.graph._doubted)
+        together += sum(a in clan and b in clan for a, b in field.graph.links())
+    assert doubted > 0.7 * 4 * 8
+    at_random = 4 * 8 * 4 / 2 * 7 / 39
+    assert 0.5 * at_random < together < 1.6 * at_random
+
+
+def test_who_is_honest_again_is_believed_after_a_while() -> None:
+    field = Field(24)
+    honestly, liar, some = field.claim, list(field.spots)[3], set(list(field.spots)[::4])
+    field.claim = lambda a, b, ms: 60_000_000 if a == liar and b in some else honestly(a, b, ms)
+    field.rounds(20)
+    assert list(field.graph._doubted) == [field.graph._numbers[liar]]
+    field.claim = honestly
+    field.rounds(int((STALE_S + DOUBTED_S) / ROUND_S) + 1)
+    assert field.graph._doubted == {}
 
 
 def test_what_nobody_asked_for_is_not_heard() -> None:

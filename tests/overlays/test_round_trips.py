@@ -1,6 +1,6 @@
 """Two ends make a delay known, and the longer word counts."""
 
-from anabranch.overlays.round_trips import MAX_CLAIMS, STALE_S, RoundTrips
+from anabranch.overlays.round_trips import LEAST_AROUND, MAX_CLAIMS, STALE_S, RoundTrips
 
 
 def trips(nodes: int = 3) -> RoundTrips:
@@ -45,3 +45,31 @@ def test_who_left_is_forgotten_by_all() -> None:
     made.claim(2, 1, 1_000, 0.0)
     made.forget(1)
     assert made.claims(0) == made.claims(2) == {}
+
+
+def test_a_claim_is_absurd_that_the_ways_around_do_not_bear_out() -> None:
+    made = trips(12)
+
+    def measure(a: int, b: int, one_way_ms: float) -> None:
+        made.claim(a, b, round(2_000 * one_way_ms), 0.0)
+
+    measure(0, 1, 30_000.0)
+    for each in range(2, 12):  # ways around of 20 ms, 30 ms, ... 110 ms
+        assert made.is_absurd(0, 1) == (each - 2 >= LEAST_AROUND)
+        for end in (0, 1):
+            measure(end, each, 5.0 * each)
+            measure(each, end, 5.0 * each)
+    measure(0, 1, 170.0)
+    assert not made.is_absurd(0, 1)  # three times 50 ms and 20 ms, and no more
+    measure(0, 1, 171.0)
+    assert made.is_absurd(0, 1)
+    assert not made.is_absurd(1, 0)  # it has claimed nothing
+    for each in (2, 3, 4):  # these say now that they are next to both, and only one end does
+        measure(each, 0, 0.001)
+        measure(each, 1, 0.001)
+    measure(0, 1, 170.0)
+    assert not made.is_absurd(0, 1)  # who claims less than is true changes nothing
+    for each in (2, 3):  # some collude, and both ends say so: the shortest ways are not believed
+        measure(0, each, 0.001)
+        measure(1, each, 0.001)
+    assert not made.is_absurd(0, 1)

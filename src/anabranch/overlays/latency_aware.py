@@ -11,6 +11,8 @@ the tracker asks for. A link is made only where both ends have measured it (roun
 to probe is guessed from coordinates (coordinates.py): those who seem near, a list that every node
 has and that those on it improve with theirs, and now and then anybody.
 
+Who claims what cannot be is not believed at all: it has random neighbours, as everybody had.
+
 A node takes part in one exchange at a time: it must have carried out the last one before the
 next, and then it loses one link and gets one. So nothing is lost while the overlay improves.
 """
@@ -39,6 +41,7 @@ SPRINGS = 8  # measurements of a node that move its coordinates, in a round
 LEAST_GAIN = 0.02  # that an exchange must bring, as a share of one node's mean delay
 UNKNOWN_MS = 100.0  # a link that nobody has measured yet
 ASK_AGAIN_S = 30.0  # after a probe that was not answered
+DOUBTED_S = 120.0  # who claimed what cannot be has random neighbours for so long
 
 Ready = Callable[[NodeId], bool]  # whether a node has carried out all it was told
 
@@ -73,6 +76,7 @@ class LatencyAware(RegularGraph[NodeId]):
         self._candidates: dict[int, list[int]] = {}
         self._placed: dict[tuple[int, int], None] = {}  # links that are there for their delay
         self._asked: dict[tuple[int, int], float] = {}  # probes, and when
+        self._doubted: dict[int, float] = {}  # who makes absurd claims, and until when it counts
 
     # --- Who is there ---------------------------------------------------------------------
 
@@ -91,6 +95,7 @@ class LatencyAware(RegularGraph[NodeId]):
         changed = super().leave(node)
         number = self._numbers.pop(node)
         del self._names[number], self._candidates[number]
+        self._doubted.pop(number, None)
         self._trips.forget(number)
         self._places.forget(number)
         self._placed = {pair: None for pair in self._placed if number not in pair}
@@ -134,7 +139,8 @@ class LatencyAware(RegularGraph[NodeId]):
             return Improvement([], [], every_s)
         self._asked = {pair: at for pair, at in self._asked.items() if at > now - ASK_AGAIN_S}
         self._placed = {p: None for p in self._placed if self._are_linked(*p)}
-        self._relax()
+        self._doubted = {node: until for node, until in self._doubted.items() if until > now}
+        self._relax(now)
         look = Look(self, ready, now)
         look.go()
         for exchange in look.chosen:
@@ -144,13 +150,16 @@ class LatencyAware(RegularGraph[NodeId]):
         changed += [node for node in self.mend() if node not in changed]
         return Improvement(changed, look.probes, every_s)
 
-    def _relax(self) -> None:
+    def _relax(self, now: float) -> None:
         """Move coordinates to where measurements have them, and look for who is near."""
         trips, places, rng = self._trips, self._places, self._rng
         for node in self._names:
             claims = trips.claims(node)
             peers = list(claims)
             for peer in rng.sample(peers, min(SPRINGS, len(peers))):
+                if trips.is_absurd(node, peer):
+                    self._doubted[node] = now + DOUBTED_S
+                    continue
                 known_ms = trips.known_ms(node, peer)
                 if known_ms is not None:
                     places.measured(node, peer, known_ms, both=True)
@@ -182,7 +191,7 @@ class LatencyAware(RegularGraph[NodeId]):
     def _restore_randomness(self, used: set[int], ready: Ready) -> None:
         """Exchange a link of whoever has too few random ones, with one of anybody."""
         for a, name in self._names.items():
-            if a in used or self._spare(a) >= 0 or not ready(name):
+            if a in used or not ready(name) or (self._spare(a) >= 0 and a not in self._doubted):
                 continue
             for b in self._peers(a):
                 if self._pair_of(a, b) not in self._placed or b in used:
@@ -233,7 +242,9 @@ class Look:
         self._now = now
         self._numbers = list(graph._names)
         self._at = {number: at for at, number in enumerate(self._numbers)}
-        self._ready = {n for n, name in graph._names.items() if ready(name)}
+        self._ready = {
+            n for n, name in graph._names.items() if n not in graph._doubted and ready(name)
+        }
         near = [
             [(self._at[peer], self._link_ms(number, peer)) for peer in graph._peers(number)]
             for number in self._numbers
