@@ -186,17 +186,20 @@ class Flattering(Nearest, Silent):
 class Clannish(Misreporting, Silent):
     """Claims to be next to everybody but those it colludes with, and passes nothing on.
 
-    Links between colluders harm nobody: they say that they are far apart, and where they are to be
-    neighbours all the same, that they cannot reach one another.
+    Links between colluders harm nobody, so they say that they are far apart.
     """
-
-    def named(self, neighbours: Iterable[NodeId]) -> list[NodeId]:
-        """Return those who do not collude."""
-        return [peer for peer in neighbours if peer not in self.fellows]
 
     def claimed(self, peer: NodeId, rtt_us: int) -> int:
         """Return the shortest there is, or the longest."""
         return MAX_RTT_US if peer in self.fellows else NEAREST_US
+
+
+class Aloof(Misreporting, Silent):
+    """Says that it cannot reach those it colludes with, and passes nothing on."""
+
+    def named(self, neighbours: Iterable[NodeId]) -> list[NodeId]:
+        """Return those who do not collude."""
+        return [peer for peer in neighbours if peer not in self.fellows]
 
 
 BYZANTINE: dict[str, type[Byzantine]] = {
@@ -209,4 +212,5 @@ BYZANTINE: dict[str, type[Byzantine]] = {
     "farther": Farther,
     "flattering": Flattering,
     "clannish": Clannish,
+    "aloof": Aloof,
 }

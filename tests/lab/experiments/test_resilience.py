@@ -4,7 +4,7 @@ from pathlib import Path
 
 from anabranch.core.ids import NodeId
 from anabranch.lab.experiment import Samples
-from anabranch.lab.experiments.resilience import EXPERIMENT, draw, largest, table
+from anabranch.lab.experiments.resilience import COLLUSIONS, EXPERIMENT, draw, largest, table
 
 A, B, C, D = (NodeId(bytes([i]) * 20) for i in range(4))
 
@@ -24,12 +24,11 @@ def test_both_overlays_withstand_the_same(tmp_path: Path) -> None:
     for row in rows:
         assert row["in_one_piece"] > 0.9
         assert row["repaired"] == 1.0
-        for way in ("colluders", "clannish"):  # five of 25 with as many links hold no more
-            assert 0 < row[f"{way}_hold"] <= row[f"{way}_hold_max"] <= 5 / 20
-        assert row["cut_off"] <= 2
-        assert row["clannish_cut_off"] <= 2
+        for hold, cut_off in COLLUSIONS.values():  # five of 25 with as many links hold no more
+            assert 0 < row[hold] <= row[f"{hold}_max"] <= 5 / 20
+            assert row[cut_off] <= 2
         assert (row["trials"], row["draws"]) == (1, 20)
-    assert table(rows).row_count == 4  # each overlay with two kinds of collusion
+    assert table(rows).row_count == 6  # each overlay with three kinds of collusion
     draw(rows, samples, tmp_path / "resilience.png")
     assert (tmp_path / "resilience.png").stat().st_size > 10_000
     assert (tmp_path / "resilience.svg").exists()

@@ -1,10 +1,11 @@
 """What does an overlay withstand? Paper 000's requirements 7, 9 and 10, for each tracked overlay.
 
-A trial grows a network three times, and gives it time to learn. In the first, a fifth of the
+A trial grows a network four times, and gives it time to learn. In the first, a fifth of the
 nodes is removed at once: how many of the rest are in one piece before any repair, and are all of
 them ten seconds later? In the others, a fifth lies about delays and passes nothing on: how many of
 the honest nodes' links do they hold, and how many honest nodes do they cut off from the others?
-They claim to be near to everybody; or to everybody but one another, so as not to waste links.
+They claim to be near to everybody; or to everybody but one another, so as not to waste links; or
+that they cannot reach one another, which helps them in any tracked overlay.
 """
 
 import random
@@ -42,7 +43,11 @@ SHARE = 0.2  # of the nodes are removed, or collude; no more than that
 DRAWS = 20  # of nodes to remove, for each topology
 REPAIR_S = 10.0
 TRIALS = 50
-COLLUSIONS = ("flattering", "clannish")
+COLLUSIONS = {  # how colluders lie, and under which keys stand what they hold and whom they cut off
+    "flattering": ("colluders_hold", "cut_off"),
+    "clannish": ("clannish_hold", "clannish_cut_off"),
+    "aloof": ("aloof_hold", "aloof_cut_off"),
+}
 HONEST: Mapping[int, str] = MappingProxyType({})
 
 
@@ -161,12 +166,15 @@ def rows(params: Params, results: Iterator[Trial], samples: Samples | None) -> I
                 "in_one_piece_min": round(float(pieces.min()), 5),
                 "draws": len(pieces),
                 "repaired": round(float(np.mean([trial.repaired for trial in found])), 5),
-                "colluders_hold": round(float(held[:, 0].mean()), 5),
-                "colluders_hold_max": round(float(held[:, 0].max()), 5),
-                "cut_off": round(float(cut_off[:, 0].mean()), 4),
-                "clannish_hold": round(float(held[:, 1].mean()), 5),
-                "clannish_hold_max": round(float(held[:, 1].max()), 5),
-                "clannish_cut_off": round(float(cut_off[:, 1].mean()), 4),
+                **{
+                    key: value
+                    for place, (hold, cut_off_key) in enumerate(COLLUSIONS.values())
+                    for key, value in (
+                        (hold, round(float(held[:, place].mean()), 5)),
+                        (f"{hold}_max", round(float(held[:, place].max()), 5)),
+                        (cut_off_key, round(float(cut_off[:, place].mean()), 4)),
+                    )
+                },
                 "trials": trials,
             }
 
@@ -177,8 +185,9 @@ def table(rows: Sequence[Row]) -> Table:
         title=f"{EXPERIMENT.title}: a fifth of the nodes is removed, or lies and is silent",
         caption="One piece: percent of the rest before repair, mean and least. Mended: percent of "
         "trials in which all are one piece ten seconds later. Held: percent of honest "
-        "nodes' links, by colluders who claim to be near to everybody; and, in the line "
-        "below, to everybody but one another. Cut off: honest nodes, mean of all trials.",
+        "nodes' links, by colluders who claim to be near to everybody; in the next line, near "
+        "to all but one another; in the third, not to reach one another. Cut off: honest nodes, "
+        "mean of all trials.",
         box=box.SIMPLE,
         title_justify="left",
         caption_justify="left",
@@ -188,17 +197,14 @@ def table(rows: Sequence[Row]) -> Table:
     for heading in (*headings, "trials"):
         shown.add_column(heading, justify="left" if heading == "overlay" else "right")
     for row in rows:
-        keys = ("in_one_piece", "in_one_piece_min", "repaired", "colluders_hold")
-        shown.add_row(
-            *(str(row["nodes"]), row["overlay"]),
-            *(f"{100 * row[key]:.2f}" for key in (*keys, "colluders_hold_max")),
-            *(f"{row['cut_off']:.3f}", str(row["trials"])),
-        )
-        shown.add_row(
-            *([""] * 5),
-            *(f"{100 * row[key]:.2f}" for key in ("clannish_hold", "clannish_hold_max")),
-            f"{row['clannish_cut_off']:.3f}",
-        )
+        keys = ("in_one_piece", "in_one_piece_min", "repaired")
+        firsts = str(row["nodes"]), row["overlay"], *(f"{100 * row[key]:.2f}" for key in keys)
+        for lie, (hold, cut_off) in COLLUSIONS.items():
+            shown.add_row(
+                *(firsts if lie == "flattering" else [""] * len(firsts)),
+                *(f"{100 * row[key]:.2f}" for key in (hold, f"{hold}_max")),
+                *(f"{row[cut_off]:.3f}", str(row["trials"])),
+            )
     return shown
 
 
@@ -212,8 +218,11 @@ def draw(rows: Sequence[Row], samples: Samples, path: Path) -> None:
     names = [row["overlay"] for row in mine]
     shown = (
         ("in one piece after 20 % are removed, %", [100 * r["in_one_piece"] for r in mine]),
-        ("of honest nodes' links at colluders, %", [100 * r["clannish_hold"] for r in mine]),
-        ("honest nodes that colluders cut off", [r["clannish_cut_off"] for r in mine]),
+        (
+            "of honest nodes' links at clannish colluders, %",
+            [100 * r["clannish_hold"] for r in mine],
+        ),
+        ("honest nodes that these cut off", [r["clannish_cut_off"] for r in mine]),
     )
     for axes, (title, values) in zip(figure.subplots(1, 3), shown, strict=True):
         bars = axes.bar(names, values, color=["#8a8a8a", "#1f5f8b"], width=0.6)
