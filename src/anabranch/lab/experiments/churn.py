@@ -9,7 +9,6 @@ were there from the beginning to the end published for one another.
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +17,8 @@ import numpy as np
 from rich import box
 from rich.table import Table
 
-from anabranch.lab.experiment import Experiment, Params, Progress, Row, Samples, Unit, unseen
+from anabranch.lab.experiment import Experiment, Params, Progress, Row, Samples, unseen
+from anabranch.lab.experiments.resilience import OverlayUnit
 from anabranch.lab.kernels import Floats, Ints
 from anabranch.lab.pictures import save
 from anabranch.lab.topologies import topology_of
@@ -32,13 +32,6 @@ SHARE_A_MINUTE = 0.1
 AWAY_S = 20.0
 FOR_S = 60.0
 STORAGE = 2
-
-
-@dataclass(frozen=True)
-class OverlayUnit(Unit):
-    """A run with one of the overlays; the same repeat has the same underlay with each."""
-
-    overlay: str = ""
 
 
 class Survived(NamedTuple):
