@@ -1,13 +1,17 @@
 """What a storage node shows to whom."""
 
+import pytest
+
 from anabranch.core.changes import PUBLIC, Right
+from anabranch.core.log_standing import FIND_S
 from anabranch.core.machine import Effect
-from anabranch.core.messages import Fetch, Resend, Resent, Voted
+from anabranch.core.messages import Fetch, Lead, Resend, Resent, Voted
 from anabranch.core.messages.registry import NO_HASH
 from anabranch.core.messages.storage import MAX_NUMBER, Selection
 from anabranch.core.storage_resends import MAX_PAGES, MAX_PAGES_PER_PEER
 from machines import NODES, OTHER, PART, Chain, beyond, sent
 from storage_desk import PUBLISHERS, READER, STRANGER, Desk
+from storage_logs import Log, entries
 
 ONE = NODES[1]
 ALL, BY_NUMBER = Selection(), Selection(by_number=True)
@@ -64,7 +68,41 @@ def test_gaps_are_filled_from_what_is_only_held_while_there_is_no_primary() -> N
     desk.settle()
     gap = Selection(whose=chain.key, upto=chain.newest, by_number=True)
     assert ask(desk, READER, gap) == Resent(7, tuple(frames), (MAX_NUMBER,) * 2, None, 0, 0)
-    assert ask(desk, READER, ALL).frames == ()
+    desk.wait(FIND_S)  # and no other storage node is there
+    assert ask(desk, READER, gap).frames == tuple(frames)
+    assert ask(desk, READER, BY_NUMBER).frames == tuple(frames)
+    assert ask(desk, READER, ALL) == Resent(7, (), (), None, 0, 0)
+
+
+@pytest.mark.parametrize("to_the_end", [ALL, BY_NUMBER, Selection(last=1), Selection(start=2)])
+def test_who_has_not_caught_up_sends_those_who_read_to_the_end_to_others(
+    to_the_end: Selection,
+) -> None:
+    log, desk = Log(entries(1, 4)), Desk()
+    busy = Resent(7, problem="busy")
+    assert ask(desk, READER, to_the_end) == busy, "it has just come: who leads?"
+    desk.hear(ONE, Lead(PART, 1, 0))
+    desk.save()
+    desk.hear(ONE, log.page(1, 0, 0, 2, high=4))
+    desk.save()
+    assert desk.status.length == 2
+    assert ask(desk, READER, to_the_end) == busy, "the primary has settled more"
+    assert ask(desk, READER, Selection(end=2)).offsets == (0, 1), "who wants no more, gets it"
+    desk.hear(ONE, log.page(1, 0, 2, 4, high=4))
+    desk.save()
+    answer = ask(desk, READER, to_the_end)
+    assert answer.following is None
+    assert answer.frames[-1] == log.entries[-1].frame
+
+
+def test_who_follows_a_primary_that_began_with_more_has_not_caught_up() -> None:
+    log, desk = Log(entries(1, 4)), Desk()
+    desk.hear(ONE, Lead(PART, 1, 4))
+    desk.save()
+    assert ask(desk, READER).problem == "busy"
+    desk.hear(ONE, log.page(1, 4, 0, 4, high=4))
+    desk.save()
+    assert ask(desk, READER).offsets == (0, 1, 2, 3)
 
 
 def test_who_may_not_subscribe_gets_nothing_and_the_registry_is_asked() -> None:

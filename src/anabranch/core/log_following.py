@@ -66,7 +66,6 @@ class Following:
         self._check = check
         self._key: PartKey = part_key(standing.part)
         self.at: float | None = None  # when to fetch again
-        self._told_high = 0
         self._comparing: Comparison | None = None
         self._compared_at: End = (0, b"")  # where our log ended when we began to compare
         self._staged: Staged | None = None
@@ -91,7 +90,7 @@ class Following:
             return self._object(sender, page.epoch)
         standing, state = self._standing, self._standing.state
         self.at = now + IDLE_S
-        self._told_high = max(self._told_high, page.high)
+        standing.told_high = max(standing.told_high, page.high)
         if self._is_busy or now < self._deaf_until:
             return []
         goes_on = (page.offset, page.hash) == (state.length, state.hash)
@@ -121,7 +120,7 @@ class Following:
         standing, state = self._standing, self._standing.state
         standing.high = max(standing.high, state.high)  # if our log began anew
         if state.log_epoch == standing.epoch and not standing.is_primary:
-            standing.high = max(standing.high, min(self._told_high, state.length))
+            standing.high = max(standing.high, min(standing.told_high, state.length))
 
     def _hear(self, sender: NodeId, message: Lead | Fetched) -> bool:
         """Tell whether a message is our primary's."""
@@ -131,7 +130,7 @@ class Following:
         if message.epoch < standing.epoch or standing.is_primary:
             return False
         if standing.primary is None:
-            standing.primary, self._told_high, self._deaf_until = sender, 0, 0.0
+            standing.primary, standing.told_high, self._deaf_until = sender, 0, 0.0
         if standing.primary == sender:
             standing.begin = message.begin
         return standing.primary == sender

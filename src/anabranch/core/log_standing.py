@@ -19,6 +19,8 @@ from anabranch.core.store import LogState
 # few such words there would be none left.
 MAX_LEAP = 1 << 20
 
+FIND_S = 3.0  # who has just come may not know for so long who leads, or that anybody does
+
 Rank = tuple[int, int]  # log_epoch and length: the higher one has all that the lower one settled
 
 
@@ -36,6 +38,8 @@ class Standing:
         self.is_primary = False
         self.primary: NodeId | None = None  # another, heard in our epoch since its link stands
         self.begin = 0  # how long the primary's log was when the epoch began
+        self.told_high = 0  # by that primary
+        self.since = 0.0  # when we became one of the members
         self.high = state.high
 
     @property
@@ -52,6 +56,14 @@ class Standing:
     def fellows(self) -> list[NodeId]:
         """The other storage nodes of the stream to whom a link stands."""
         return [node for node in self.members if node != self.me and node in self.linked]
+
+    def is_behind(self, now: float) -> bool:
+        """Whether more may be settled than is in our log: who reads to its end, misses that."""
+        if self.leads or len(self.members) == 1:
+            return False
+        if self.primary is None:
+            return now < self.since + FIND_S
+        return max(self.told_high, self.begin) > self.state.length
 
     @property
     def leads(self) -> bool:

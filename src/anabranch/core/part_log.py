@@ -137,7 +137,7 @@ class PartLog:
         self._election.may_begin = may_begin
         if self.is_active and members == standing.members:
             return []
-        standing.members, self.is_active = members, True
+        standing.members, standing.since, self.is_active = members, now, True
         self._election.cancel()
         if standing.primary not in members:
             standing.primary = None

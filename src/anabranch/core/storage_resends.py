@@ -2,7 +2,8 @@
 
 Who asks may subscribe to the stream, or is another of its storage nodes. In the order of offsets
 only what is settled is shown. In the order of numbers all that is kept is shown, so that gaps are
-filled even while there is no primary; but only what is settled is shown with its offset.
+filled even while there is no primary; but only what is settled is shown with its offset. Who wants
+all up to the end is sent to others by a storage node that knows that it has not caught up yet.
 """
 
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from anabranch.core.changes import PUBLIC, Right
 from anabranch.core.ids import NodeId
 from anabranch.core.machine import Effect, Send, Sizes
 from anabranch.core.messages import Resend, Resent
-from anabranch.core.messages.storage import MAX_NUMBER, PAGE_BYTES, FrameName
+from anabranch.core.messages.storage import MAX_NUMBER, PAGE_BYTES, FrameName, Selection
 from anabranch.core.part_log import PartLog
 from anabranch.core.registry_view import Registry
 from anabranch.core.storage_disk import Disk
@@ -89,7 +90,7 @@ class Resends:
         if not self._per_peer[sender]:
             del self._per_peer[sender]
         effects = self._on_damage(log, answer.damaged, now) if answer.damaged else []
-        if answer.problem or not log.is_active:
+        if answer.problem or not log.is_active or _lacks_end(resend.selection, answer, log, now):
             problem = NOT_STORED if not log.is_active else BUSY
             return [*effects, Send(sender, Resent(resend.ticket, problem=problem))]
         status = log.status()
@@ -113,3 +114,10 @@ class Resends:
                 MAX_PAGES_PER_PEER,
             ),
         }
+
+
+def _lacks_end(wanted: Selection, answer: Answer, log: PartLog, now: float) -> bool:
+    """Tell whether a page would pass for the end of all that there is, while others have more."""
+    is_open = wanted.upto == MAX_NUMBER and wanted.end == MAX_NUMBER
+    is_end = answer.following is None or wanted.last > 0
+    return is_open and is_end and log.standing.is_behind(now)
