@@ -26,6 +26,7 @@ PACED_S, PACE = 4.0, 50  # messages a second
 WARM, SATURATED, PACED = range(3)  # phases
 WARM_S = 0.05
 LOOK_S = 0.001  # how often a publisher looks what members in other processes have
+ENDED_S = 0.5  # how often members look whether it is over: seldom, since they share two cores
 PATIENCE_S = 60.0
 TICKS = os.sysconf("SC_CLK_TCK")
 SPAWN = multiprocessing.get_context("spawn")
@@ -39,8 +40,8 @@ class Member(Protocol):
     async def publish(self, payload: bytes) -> None:
         """Send something to all others; it need not have arrived when this returns."""
 
-    def receive(self) -> AsyncIterator[bytes]:
-        """Yield what others have sent."""
+    def receive(self) -> AsyncIterator[Any]:
+        """Yield what others have sent: bytes, or something that has them as its content."""
 
     async def close(self) -> None:
         """Leave."""
@@ -152,7 +153,8 @@ def cpu_s(pids: Sequence[int]) -> float:
 async def receive(member: Member, board: Board, index: int, delays: list[list[int]]) -> None:
     """Count what comes, and how long it took, in nanoseconds."""
     now = time.perf_counter_ns
-    async for payload in member.receive():
+    async for received in member.receive():
+        payload = getattr(received, "content", received)
         phase = payload[8]
         delays[phase].append(now() - int.from_bytes(payload[:8]))
         if phase == WARM:
@@ -275,7 +277,7 @@ async def _be_member(
         board.ended[0] = 1
     else:
         while not board.ended[0]:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(ENDED_S)
         reader.cancel()
         pipe.send(delays)
     await member.close()

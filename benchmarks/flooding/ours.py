@@ -4,7 +4,7 @@ import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from anabranch import Network, Stream, connect
+from anabranch import Message, Network, Stream, Subscription, connect
 from anabranch.core import waiting_drafts
 from anabranch.live.local import LocalNetwork
 
@@ -14,20 +14,18 @@ STREAM = "flood"
 class OurMember:
     """A node."""
 
-    def __init__(self, network: Network, stream: Stream) -> None:
+    def __init__(self, network: Network, stream: Stream, subscription: Subscription) -> None:
         self._network = network
         self._stream = stream
-        self._subscription = stream.subscribe()
+        self._subscription = subscription
 
     async def publish(self, payload: bytes) -> None:
         """Publish; whoever waits for more than 256 waits elsewhere."""
         self._stream.publish_soon(payload)
 
-    async def receive(self) -> AsyncIterator[bytes]:
-        """Yield what the subscription brings."""
-        async with self._subscription as messages:
-            async for message in messages:
-                yield message.content
+    def receive(self) -> AsyncIterator[Message]:
+        """Return the subscription, which brings messages."""
+        return self._subscription
 
     async def close(self) -> None:
         """Leave."""
@@ -61,7 +59,11 @@ class Anabranch:
         key, address = where.split()
         network = connect(address, key=Path(key))
         await network.__aenter__()
-        return OurMember(network, await network.stream(STREAM))
+        stream = await network.stream(STREAM)
+        subscription = stream.subscribe()
+        if index:
+            await subscription.__aenter__()
+        return OurMember(network, stream, subscription)
 
     async def stop(self) -> None:
         """End the tracker."""

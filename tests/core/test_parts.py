@@ -103,7 +103,7 @@ def test_leaving_keeps_nothing() -> None:
         each.seen.mark(A + bytes(8), 0, newer)
         mine.recent.add(each.key, b"frame", START)
     state.publishing = Publishing(state.key, ME + bytes(8), SIGNERS[0].sign)
-    state.publishing.add(drafts(1))
+    state.publishing.waiting.add(drafts(1))
     assert mine.leave(state, START) == [Release(A)]
     assert mine.find(PART) is None
     assert state.seen.sizes()["chains"][0] == 0
@@ -134,7 +134,7 @@ def test_of_many_tables_alike_the_fullest_is_shown() -> None:
         state, _ = mine.join(part, START)
         assert state is not None
         state.publishing = Publishing(state.key, ME + bytes(8), SIGNERS[0].sign)
-        state.publishing.add(drafts(*range(many)))
+        state.publishing.waiting.add(drafts(*range(many)))
         for number in range(many):
             mine.recent.add(state.key, bytes(10), START)
             state.seen.mark(A + bytes([*bytes(7), number]), 0, number_of(int(START * 1000), 0))

@@ -50,7 +50,7 @@ def heads(mine: Publishing, now: float = START) -> list[FrameHead]:
 
 def test_drafts_of_one_call_leave_in_one_signed_frame() -> None:
     mine = publishing()
-    assert mine.add([Draft(b"a", 1, 5), Draft(b"b", 2, 6)]) == []
+    assert mine.waiting.add([Draft(b"a", 1, 5), Draft(b"b", 2, 6)]) == []
     made = mine.next_frame(START)
     assert made is not None
     frame = made.frame
@@ -65,7 +65,7 @@ def test_drafts_of_one_call_leave_in_one_signed_frame() -> None:
 def test_each_frame_names_the_message_before_it_whatever_the_clock_does() -> None:
     mine, made = publishing(), []
     for now in (START, START, START + 1, START - 5):
-        mine.add(drafts(0))
+        mine.waiting.add(drafts(0))
         made += heads(mine, now)
     later = number_of(int(START * 1000) + 1000, 0)
     assert [(h.previous, h.last) for h in made] == [
@@ -75,18 +75,18 @@ def test_each_frame_names_the_message_before_it_whatever_the_clock_does() -> Non
 
 def test_a_frame_is_bounded_in_messages_and_in_bytes() -> None:
     mine = publishing()
-    mine.add(drafts(*range(FRAME_MESSAGES + 1)))
+    mine.waiting.add(drafts(*range(FRAME_MESSAGES + 1)))
     assert [h.count for h in heads(mine)] == [FRAME_MESSAGES, 1]
-    mine.add(drafts(1, 2, 3, content=bytes(FRAME_CONTENT_BYTES // 2)))
+    mine.waiting.add(drafts(1, 2, 3, content=bytes(FRAME_CONTENT_BYTES // 2)))
     assert [h.count for h in heads(mine)] == [2, 1]
-    mine.add([*drafts(1), *drafts(2, content=bytes(MAX_CONTENT_BYTES)), *drafts(3)])
+    mine.waiting.add([*drafts(1), *drafts(2, content=bytes(MAX_CONTENT_BYTES)), *drafts(3)])
     assert [h.count for h in heads(mine)] == [1, 1, 1]
 
 
 def test_what_is_too_large_is_refused_before_it_has_a_number() -> None:
     mine = publishing()
     much = Draft(bytes(MAX_CONTENT_BYTES + 1), 0, 8)
-    assert mine.add([*drafts(7), much, *drafts(9)]) == [Outcome(8, TOO_LARGE)]
+    assert mine.waiting.add([*drafts(7), much, *drafts(9)]) == [Outcome(8, TOO_LARGE)]
     made = mine.next_frame(START)
     assert made is not None
     assert made.tickets == [(7, FIRST), (9, FIRST + 1)]
@@ -95,7 +95,7 @@ def test_what_is_too_large_is_refused_before_it_has_a_number() -> None:
 @pytest.mark.parametrize(("content_type", "fits"), [(-1, 0), (0, 1), (255, 1), (256, 0)])
 def test_a_content_type_that_no_frame_can_hold_is_refused(content_type: int, fits: int) -> None:
     mine = publishing()
-    refused = mine.add([Draft(b"x", content_type, 8)])
+    refused = mine.waiting.add([Draft(b"x", content_type, 8)])
     assert [o.result for o in of(Outcome, refused)] == [NO_SUCH_TYPE] * (1 - fits)
     assert len(heads(mine)) == fits
 
@@ -104,8 +104,8 @@ def test_during_a_pause_drafts_wait_and_then_leave_together() -> None:
     mine = publishing()
     mine.pause(0.1, START)
     assert mine.wakeup_at is None  # nothing waits
-    mine.add(drafts(1))
-    mine.add(drafts(2))
+    mine.waiting.add(drafts(1))
+    mine.waiting.add(drafts(2))
     assert mine.next_frame(START + 0.099) is None
     assert mine.wakeup_at == START + 0.1
     mine.pause(0.02, START + 0.05)  # a shorter pause does not end a longer one
@@ -119,7 +119,7 @@ def test_who_keeps_asking_for_pauses_cannot_silence_us() -> None:
     for step in range(100):  # a second's pause is asked for ten times a second
         now = START + step / 10
         mine.pause(1.0, now)
-        mine.add(drafts(step))
+        mine.waiting.add(drafts(step))
         made += len(heads(mine, now))
     assert made == 9  # one frame after each pause, with all that waited
 
@@ -127,15 +127,15 @@ def test_who_keeps_asking_for_pauses_cannot_silence_us() -> None:
 def test_what_waits_is_bounded_in_number_and_in_bytes() -> None:
     mine = publishing()
     mine.pause(1, START)
-    assert mine.add(drafts(*range(MAX_WAITING_DRAFTS))) == []
-    assert mine.add(drafts(-1, -2)) == [Outcome(-1, QUEUE_FULL), Outcome(-2, QUEUE_FULL)]
+    assert mine.waiting.add(drafts(*range(MAX_WAITING_DRAFTS))) == []
+    assert mine.waiting.add(drafts(-1, -2)) == [Outcome(-1, QUEUE_FULL), Outcome(-2, QUEUE_FULL)]
     assert len(heads(mine, START + 1)) == -(-MAX_WAITING_DRAFTS // FRAME_MESSAGES)
     assert mine.sizes()["waiting bytes"] == (0, MAX_WAITING_BYTES)
     mine.pause(1, START + 1)
     many = drafts(*range(MAX_WAITING_BYTES // MAX_CONTENT_BYTES), content=bytes(MAX_CONTENT_BYTES))
-    assert mine.add(many) == []
-    assert mine.add(drafts(-3)) == [Outcome(-3, QUEUE_FULL)]
-    assert mine.add(drafts(-4, content=b"")) == []
+    assert mine.waiting.add(many) == []
+    assert mine.waiting.add(drafts(-3)) == [Outcome(-3, QUEUE_FULL)]
+    assert mine.waiting.add(drafts(-4, content=b"")) == []
     assert mine.sizes()["waiting bytes"] == (MAX_WAITING_BYTES, MAX_WAITING_BYTES)
 
 
@@ -144,7 +144,7 @@ def test_what_waits_is_bounded_in_number_and_in_bytes() -> None:
 
 def made(mine: Publishing, *tickets: int, now: float = START, offered: bool = True) -> Unconfirmed:
     """Make one frame of some drafts, and offer it."""
-    mine.add(drafts(*tickets))
+    mine.waiting.add(drafts(*tickets))
     frame = mine.next_frame(now)
     assert frame is not None
     mine.tried(frame, offered, now)
@@ -245,7 +245,7 @@ def test_nothing_is_offered_again_while_nobody_is_there_or_during_a_pause() -> N
 def test_when_too_much_is_unconfirmed_drafts_wait() -> None:
     mine = publishing()
     first, *_ = [made(mine, ticket) for ticket in range(MAX_STRANDED_FRAMES)]
-    mine.add(drafts(-1))
+    mine.waiting.add(drafts(-1))
     assert mine.full
     assert mine.next_frame(START) is None
     assert mine.wakeup_at == START + STRANDED_FOR_S  # and not at once, again and again
@@ -257,18 +257,18 @@ def test_when_too_much_is_unconfirmed_drafts_wait() -> None:
 def test_what_is_unconfirmed_is_bounded_in_bytes_too() -> None:
     mine = publishing()
     for ticket in range(2 * MAX_STRANDED_BYTES // MAX_CONTENT_BYTES):
-        mine.add(drafts(ticket, content=bytes(MAX_CONTENT_BYTES)))
+        mine.waiting.add(drafts(ticket, content=bytes(MAX_CONTENT_BYTES)))
         mine.next_frame(START)
     size, bound = mine.sizes()["unconfirmed bytes"]
     assert bound - 2 * MAX_CONTENT_BYTES < size <= bound == MAX_STRANDED_BYTES
-    assert mine.waits()
+    assert mine.waiting.count
 
 
 def test_closing_accounts_for_all_that_is_not_confirmed() -> None:
     mine = publishing()
     made(mine, 1)
     mine.pause(1, START)
-    mine.add(drafts(2, 3))
+    mine.waiting.add(drafts(2, 3))
     closed = of(Outcome, mine.close("no-such-stream"))
     assert [(o.ticket, o.result) for o in closed] == [(n, "no-such-stream") for n in (1, 2, 3)]
     assert mine.wakeup_at is None
@@ -279,10 +279,10 @@ def test_closing_accounts_for_all_that_is_not_confirmed() -> None:
 def test_in_doubt_whether_we_may_publish_drafts_wait_for_a_while() -> None:
     mine = publishing()
     mine.doubted_until = START + 2
-    mine.add(drafts(1, 2))
+    mine.waiting.add(drafts(1, 2))
     assert mine.next_frame(START) is None
     assert mine.wakeup_at == START + 2
     assert mine.expire(START + 1.9) == []
     assert mine.expire(START + 2) == [Outcome(1, UNPERMITTED), Outcome(2, UNPERMITTED)]
-    mine.add(drafts(3))
+    mine.waiting.add(drafts(3))
     assert [h.count for h in heads(mine, START + 2)] == [1]

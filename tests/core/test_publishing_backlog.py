@@ -28,7 +28,7 @@ def publishing() -> Publishing:
 
 def large(mine: Publishing, *tickets: int) -> list[Unconfirmed]:
     """Make frames of which two are on the way at once, while nobody is there."""
-    mine.add(drafts(*tickets, content=bytes(500_000)))
+    mine.waiting.add(drafts(*tickets, content=bytes(500_000)))
     frames = [mine.next_frame(START) for _ in tickets]
     return [frame for frame in frames if frame is not None]
 
@@ -124,7 +124,7 @@ def test_every_draft_has_exactly_one_outcome(steps: list[tuple[str, Any]]) -> No
         if word == "add":
             for size in what:
                 ticket += 1
-                effects += mine.add([Draft(bytes(size), 0, ticket)])
+                effects += mine.waiting.add([Draft(bytes(size), 0, ticket)])
         elif word == "wait":
             now += what
             effects += mine.expire(now)

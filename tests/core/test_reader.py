@@ -57,12 +57,11 @@ LONG_S = 60.0
 class KeyRoom:
     """What stands for a key exchange: it delivers everything with one key."""
 
+    waiting = True  # it looks at every frame
+
     def __init__(self) -> None:
         self.closed: list[int] = []
         self.said: list[tuple[int, Effect]] = []
-
-    def passes(self, frame: bytes) -> bool:
-        return False
 
     def deliver(self, part: Any, head: Any, frame: bytes, hops: int, *rest: Any) -> list[Effect]:
         _sender, _now, *wanted = rest

@@ -45,7 +45,7 @@ def test_drafts_with_numbers_leave_as_they_came_and_before_the_others() -> None:
     assert (given.tickets, given.copies) == ([(5, FIRST)], [(5, 1)])
     own = waiting.take(0, START)
     assert (own.chain, own.is_given, own.tickets) == (OWN, False, [(1, FIRST), (2, FIRST + 1)])
-    assert not waiting
+    assert not waiting.count
     assert {size for size, _ in waiting.sizes().values()} == {0}
 
 
@@ -67,7 +67,7 @@ def test_drafts_with_numbers_leave_as_they_came_and_before_the_others() -> None:
 def test_numbers_that_others_would_not_take_are_refused(bad: PublishNumbered) -> None:
     waiting = WaitingDrafts(OWN)
     assert waiting.add_numbered(bad, START) == [Outcome(5, BAD_NUMBERS)]
-    assert not waiting
+    assert not waiting.count
 
 
 @pytest.mark.parametrize("seconds", [-MAX_SKEW_S, 0.0, MAX_SKEW_S])
@@ -94,4 +94,4 @@ def test_what_is_refused_has_one_outcome_for_each_frame() -> None:
     waiting.add(drafts(1))
     waiting.add_numbered(numbered(FIRST, FIRST + 1), START)
     assert waiting.refuse("why") == [Outcome(1, "why"), Outcome(5, "why")]
-    assert not waiting
+    assert not waiting.count

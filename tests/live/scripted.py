@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from anabranch.core.ids import NodeId
-from anabranch.core.machine import Deliver, Effect, Event, Outcome, Sizes, Wakeup
+from anabranch.core.machine import Effect, Event, Outcome, Sizes, Wakeup
 from anabranch.live.driver import Driver
 from anabranch.live.observer import Observer
 from anabranch.live.transports import LinkOwner
@@ -112,17 +112,21 @@ class Wire:
 
 
 class Wires:
-    """A transport that only writes down who is dialled."""
+    """A transport that only writes down who is dialled, and when something is in a hurry."""
 
     address = ""
 
-    def __init__(self) -> None:
+    def __init__(self, log: list[Any]) -> None:
         self.dialled: list[tuple[NodeId, str]] = []
+        self._log = log
 
     async def start(self, owner: LinkOwner) -> None: ...
 
     def dial(self, peer: NodeId, address: str) -> None:
         self.dialled.append((peer, address))
+
+    def hasten(self) -> None:
+        self._log.append("hastened")
 
     async def find(self, address: str) -> NodeId:
         raise AssertionError("the driver finds nobody by itself")
@@ -137,11 +141,12 @@ class Bench:
         self.loop = loop
         self.log: list[Any] = []
         self.machine = Script(self.log)
-        self.transport = Wires()
+        self.transport = Wires(self.log)
         self.observer = Observer(ME)
         self.observer.name_part(PART)
-        handlers = {Deliver: self.log.append, Outcome: self.log.append}
-        self.driver = Driver(self.transport, handlers, self.observer, loop.time)
+        handlers = {Outcome: self.log.append}
+        common = (self.transport, handlers, self.observer, loop.time)
+        self.driver = Driver(*common, deliver=lambda effect, _: self.log.append(effect))
         self.driver.rounding_s = 0.0  # this loop does not round
 
     def link(self, *peers: NodeId) -> list[Wire]:

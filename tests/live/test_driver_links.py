@@ -12,6 +12,7 @@ from anabranch.core.machine import (
     Received,
     Rtt,
     Send,
+    Writable,
 )
 from anabranch.core.messages import Leave, Report
 from anabranch.core.packets import Packets
@@ -116,6 +117,23 @@ def test_a_frame_is_packed_once_for_each_route() -> None:
         assert [len(wire.sent) for wire in wires] == [1, 1, 1]
         assert bench.counted()["dropped"] == {"no-link": 1}
         assert bench.observer.metrics.bytes_out == 3 * len(first)
+
+    run(main)
+
+
+def test_what_is_first_hand_leaves_at_once_and_before_what_is_said_after_it() -> None:
+    async def main(bench: Bench) -> None:
+        bench.link(A, B)
+        frame = Chain(SIGNERS[5]).frame(b"hello")
+        branches, word = [(B, b"\2")], Send(A, Leave(PART))
+        first_hand = Forward(1, head(frame), branches, frame, True)
+        by_others = Forward(1, head(frame), branches, frame)
+        bench.machine.on(Congested, lambda _: [first_hand, word])
+        bench.machine.on(Writable, lambda _: [by_others, word])
+        bench.driver.congested(A)
+        assert bench.log[-4:] == [Congested(A), ("sent", B), "hastened", ("sent", A)]
+        bench.driver.writable(A)
+        assert bench.log[-3:] == [Writable(A), ("sent", B), ("sent", A)]
 
     run(main)
 

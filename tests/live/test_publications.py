@@ -66,16 +66,31 @@ def test_what_was_not_published_has_no_receipt(comes: bool) -> None:
     run(main)
 
 
-def test_messages_of_one_turn_of_the_loop_are_handed_over_together_and_none_waits_for_more() -> (
-    None
-):
+@pytest.mark.parametrize(
+    ("counts", "at_once", "handed_over"),
+    [
+        # One at a time: none waits for the turn's end.
+        ([1, 1, 1], [1, 1, 1], [[1], [1], [1]]),
+        # Who brought many in one turn is taken to do so again, and all of them leave together.
+        ([3, 3, 1], [1, 0, 0], [[1, 2], [3], [1]]),
+        ([3, 1, 3, 2], [1, 0, 1, 0], [[1, 2], [1], [1, 2], [2]]),
+    ],
+)
+def test_messages_of_one_turn_leave_together_and_one_alone_leaves_at_once(
+    counts: list[int], at_once: list[int], handed_over: list[list[int]]
+) -> None:
     async def main() -> None:
         desk = Desk()
-        for count in (1, 3, 1):
+
+        def sizes() -> list[int]:
+            return [len(event.drafts) for event in desk.events if type(event) is Publish]
+
+        for count, now, then in zip(counts, at_once, handed_over, strict=True):
             desk.events.clear()
             for _ in range(count):
                 desk.publish(copies=0)
+            assert sum(sizes()) == now
             await asyncio.sleep(0)
-            assert [len(event.drafts) for event in desk.events if type(event) is Publish] == [count]
+            assert sizes() == then
 
     run(main)

@@ -320,7 +320,15 @@ def test_a_frame_goes_to_all_but_where_it_came_from() -> None:
     (forward,) = node.overlay.carry(PART, carried(frame, 3), B, True, node.now)
     assert forward == Forward(1, head(frame), [(A, b"\4"), (C, b"\4")], frame)
     (forward,) = node.overlay.publish(PART, carried(frame), node.now)
-    assert forward.branches == [(A, b"\1"), (B, b"\1"), (C, b"\1")]
+    everybody = [(A, b"\1"), (B, b"\1"), (C, b"\1")]
+    assert forward == Forward(1, head(frame), everybody, frame, is_first_hand=True)
+
+
+def test_what_comes_from_who_made_it_goes_on_first_hand() -> None:
+    node, chain = settled(C, A, B), Chain(SIGNERS[9])
+    for hops, is_first_hand in ((1, True), (2, False), (MAX_HOPS, False)):
+        (forward,) = node.overlay.carry(PART, carried(chain.frame(), hops), B, True, node.now)
+        assert forward.is_first_hand == is_first_hand
 
 
 def test_hops_do_not_overflow() -> None:

@@ -183,10 +183,6 @@ class _Current(msgspec.Struct):
     since: float = 0.0
     frames: int = 0
 
-    @property
-    def public(self) -> bool:
-        return PUBLIC in self.readers
-
     def ends(self, now: float) -> bool:
         return self.look_again_at is not None and self.look_again_at <= now
 
@@ -222,7 +218,7 @@ class Locks:
         The numbers of that frame may be `given`: then this is the first of them.
         """
         current = self._look(stream, now)
-        if current.public:
+        if PUBLIC in current.readers:
             return None, []
         if given:
             key = self._make_standing(stream, current, given)

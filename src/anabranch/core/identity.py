@@ -23,7 +23,8 @@ from Crypto.Hash import keccak
 from anabranch.core.errors import LocalError, RemoteError
 from anabranch.core.ids import NODE_ID_BYTES, NodeId
 
-KEY_BYTES = 32
+KEY_BYTES = DIGEST_BYTES = 32
+SIGNATURE_BYTES = 64
 PUBLIC_KEY_BYTES = 33
 MAX_KNOWN_KEYS = 10_000
 
@@ -79,7 +80,13 @@ class Identity:
 
     def sign(self, digest: bytes) -> bytes:
         """Sign with a deterministic nonce (RFC 6979), so that no entropy is needed."""
-        return self._key.sign_recoverable(digest, hasher=None)[:64]
+        assert len(digest) == DIGEST_BYTES  # the library below reads that many
+        made, compact = ffi.new("secp256k1_ecdsa_signature *"), ffi.new("unsigned char[64]")
+        context, secret = GLOBAL_CONTEXT.ctx, self._key.secret
+        if not lib.secp256k1_ecdsa_sign(context, made, digest, secret, ffi.NULL, ffi.NULL):
+            raise LocalError("this key cannot sign: make a new one")
+        lib.secp256k1_ecdsa_signature_serialize_compact(context, compact, made)
+        return bytes(ffi.buffer(compact))
 
     @property
     def public(self) -> bytes:
@@ -103,23 +110,23 @@ class KnownKeys:
 
     def verify(self, publisher: NodeId, digest: bytes, signature: bytes) -> bool:
         """Tell whether `publisher` signed `digest`."""
-        if len(signature) != 64 or len(digest) != 32:  # the library below reads that many bytes
-            return False
-        key = self._keys.get(publisher)
+        if len(signature) != SIGNATURE_BYTES or len(digest) != DIGEST_BYTES:
+            return False  # the library below reads that many
+        key, is_known = self._keys.get(publisher), True
         if key is None:
-            found = _recover(publisher, digest, signature)
+            found, is_known = _recover(publisher, digest, signature), False
             if found is None:
                 return False
             key = found.public_key
         else:
             self._keys.move_to_end(publisher)
         # Recovery accepts a high s and plain verification does not, so every frame passes here.
-        parsed = ffi.new("secp256k1_ecdsa_signature *")
-        if not lib.secp256k1_ecdsa_signature_parse_compact(GLOBAL_CONTEXT.ctx, parsed, signature):
+        context, parsed = GLOBAL_CONTEXT.ctx, ffi.new("secp256k1_ecdsa_signature *")
+        if not lib.secp256k1_ecdsa_signature_parse_compact(context, parsed, signature):
             return False
-        if not lib.secp256k1_ecdsa_verify(GLOBAL_CONTEXT.ctx, parsed, digest, key):
+        if not lib.secp256k1_ecdsa_verify(context, parsed, digest, key):
             return False
-        if publisher not in self._keys:
+        if not is_known:
             self._keys[publisher] = key
             if len(self._keys) > self._bound:
                 self._keys.popitem(last=False)

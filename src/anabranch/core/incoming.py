@@ -15,7 +15,14 @@ from anabranch.core.duplicates import CONTRADICTION, NEW, SEEN, TOO_OLD, Verdict
 from anabranch.core.errors import RemoteError
 from anabranch.core.identity import Verify
 from anabranch.core.ids import MAX_SKEW_S as MAX_SKEW_S
-from anabranch.core.ids import SEQUENCE_BITS, ChainKey, FrameHead, NodeId, StreamPart, publisher_of
+from anabranch.core.ids import (
+    NODE_ID_BYTES,
+    SEQUENCE_BITS,
+    ChainKey,
+    FrameHead,
+    NodeId,
+    StreamPart,
+)
 from anabranch.core.key_exchange import KeyExchange
 from anabranch.core.links import Links
 from anabranch.core.machine import Copies, Deliver, Dropped, Effect, Forward, Send
@@ -32,6 +39,7 @@ _WHY = {CONTRADICTION: "contradiction", TOO_OLD: "too-old"}
 HEAD_BYTES = frames.HEAD.size
 _VERSION, _DATA = codec.DATA_HEAD
 _SHORTEST = 4 + HEAD_BYTES
+_LONGEST_BEFORE = 4 + codec.MAX_ROUTE_BYTES
 
 
 class _Fresh(msgspec.Struct, gc=False):
@@ -67,7 +75,8 @@ class Incoming:
         reader: Reader | None = None,
         storage: Storage | None = None,
     ) -> None:
-        self.confirmed: dict[tuple[StreamPart, ChainKey], list[int]] = {}  # of these packets
+        # What came with these packets from who made it, who is to hear that we have got it.
+        self.confirmed: dict[tuple[StreamPart, ChainKey], list[int]] = {}
         self.fresh: list[_Fresh] = []  # what may be new, and waits for `settle`
         self._waiting: set[bytes] = set()
         self.has_moved = False  # whether anything was set going since `due` was asked
@@ -139,7 +148,7 @@ class Incoming:
                     effects.append(copies)
                 continue
             try:
-                self._look(sender, data, at, end, name, now, effects)
+                self._look(sender, data, at, start, end, name, now, effects)
             except RemoteError:
                 self.settle(sender, now, effects)
                 raise
@@ -150,13 +159,15 @@ class Incoming:
         sender: NodeId,
         data: bytes,
         at: int,
+        start: int,
         end: int,
         name: bytes,
         now: float,
         effects: list[Effect],
     ) -> None:
-        """Take the head of a packet apart."""
-        start = codec.frame_start(data, at, end)
+        """Take the head apart of the frame that begins at `start`, in a packet from `at`."""
+        if start == end or start - at > _LONGEST_BEFORE or end - at > codec.MAX_DATA_BYTES:
+            start = codec.frame_start(data, at, end)  # which says what is wrong, as a rule
         head = frames.peek(data, start, end)
         state = self._parts.get(head.part)
         if state is None or not state.overlay.accepts(state.part, sender):
@@ -191,7 +202,8 @@ class Incoming:
         self._waiting.clear()
         verify, proof, genuine = self._verify, frames.proof, 0
         for new in fresh:
-            if not verify(publisher_of(new.head.chain), *proof(new.frame)):
+            publisher: NodeId = new.head.chain[:NODE_ID_BYTES]  # type: ignore[assignment]
+            if not verify(publisher, *proof(new.frame)):
                 break
             genuine += 1
         for new in fresh[:genuine]:
@@ -223,14 +235,18 @@ class Incoming:
         self._recent.add(state.key, frame, now)
         self._congestion.came(state.key, head.chain, sender)
         if state.subscribed:
-            self._deliver(state, head, frame, overlay.hops(route), sender, now, effects)
+            hops, reader = overlay.hops(route), self._reader
+            if state.plain or self._storage is not None:
+                self._deliver(state, head, frame, hops, sender, now, effects)
+            elif reader is not None:  # as nearly always
+                effects += reader.take(state, head, frame, hops, sender, now)
         onward = overlay.carry(part, Carried(head, route, frame), sender, True, now)
         if len(onward) == 1 and type(onward[0]) is Forward and not self._congestion.outboxes:
             effects.append(onward[0])  # as nearly always
         else:
             effects += self._apply(onward, now)
         if route == overlay.straight:  # who made it waits for our word
-            self._got(part, head)
+            self.confirmed.setdefault((part, head.chain), []).append(head.last)
 
     def _refuse(
         self, head: FrameHead, verdict: Verdict, sender: NodeId, effects: list[Effect]
@@ -239,10 +255,6 @@ class Incoming:
         if self._congestion.outboxes:
             self._congestion.suppress(sender, head)
         effects.append(Dropped(head, _WHY[verdict], sender))
-
-    def _got(self, part: StreamPart, head: FrameHead) -> None:
-        """Let who made a frame hear that we have it, with all others that came with it."""
-        self.confirmed.setdefault((part, head.chain), []).append(head.last)
 
     def confirm(self, sender: NodeId) -> list[Effect]:
         """Say what we have got of the packets that `sender` has just brought."""
@@ -300,7 +312,8 @@ class Incoming:
         effects.append(Copies(state.key, sender, [data[start : start + HEAD_BYTES]]))
         overlay = state.overlay
         if route == overlay.straight:  # our first word of it may have been lost
-            self._got(state.part, frames.peek(data, start, end))
+            head = frames.peek(data, start, end)
+            self.confirmed.setdefault((state.part, head.chain), []).append(head.last)
         if self._congestion.outboxes:
             self._congestion.suppress(sender, frames.peek(data, start, end))
         if overlay.sees_copies:

@@ -20,7 +20,6 @@ from anabranch.core.changes import Right
 from anabranch.core.congestion import Congestion
 from anabranch.core.encryption import AES_256_GCM, Entropy, GroupKey, unwrap
 from anabranch.core.errors import RemoteError
-from anabranch.core.frames import Locking
 from anabranch.core.group_keys import KeyRing, Locks
 from anabranch.core.held_frames import ChainName, Held, HeldFrames, KeyName, QueueName
 from anabranch.core.identity import Curve, Signer
@@ -69,7 +68,9 @@ class KeyExchange(Service):
         self._congestion = congestion
         self._ring = KeyRing(signer.node, kept)
         self._locks = Locks(self._ring, registry.stream, entropy, StandingKeys(signer))
+        self.lock = self._locks.next  # what encrypts the next frame that we publish
         self._held = HeldFrames()
+        self.waiting = self._held.order  # frames for their keys: false if there is none
         self._routes = KeyRoutes()
         common = (signer, curve, entropy, network, registry, self._ring)
         self._asking = Asking(*common, self._held, self._routes, self._ways)
@@ -79,10 +80,6 @@ class KeyExchange(Service):
         self._endings: dict[int, deque[tuple[int, Effect]]] = {}
 
     # --- What the Peer needs of us --------------------------------------------------------
-
-    def lock(self, stream: str, now: float, given: int) -> tuple[Locking | None, list[Effect]]:
-        """Return what encrypts the next frame that we publish; None if everybody may read it."""
-        return self._locks.next(stream, now, given)
 
     def secret(self, stream: str, publisher: NodeId, key_id: bytes) -> bytes | None:
         """Return the secret of a group key, if we have it."""
@@ -97,7 +94,7 @@ class KeyExchange(Service):
 
     def passes(self, frame: bytes) -> bool:
         """Tell at a glance whether a frame needs no key and waits for none; False: look closer."""
-        return not self._held.order and frames.is_clear(frame)
+        return not self.waiting and frames.is_clear(frame)
 
     def deliver(
         self,

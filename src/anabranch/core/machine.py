@@ -188,12 +188,17 @@ class Send(msgspec.Struct, gc=False):
 
 
 class Forward(msgspec.Struct, gc=False):
-    """Send one frame, byte for byte, to each peer with that peer's route."""
+    """Send one frame, byte for byte, to each peer with that peer's route.
+
+    What `is_first_hand` is our own, or came from who made it: hardly anybody has it as yet, and it
+    leaves at once. What came by others may wait for copies that make it needless.
+    """
 
     overlay: int
     head: FrameHead
     branches: Sequence[tuple[NodeId, bytes]]
     frame: bytes
+    is_first_hand: bool = False
 
 
 class Published(msgspec.Struct, gc=False):

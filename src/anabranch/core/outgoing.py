@@ -66,23 +66,24 @@ class Outgoing:
 
     def publish(self, state: Part, drafts: Sequence[Draft], now: float) -> list[Effect]:
         """Take drafts of the application."""
-        return self._permit(state, self._begin(state).add(drafts), now)
+        publishing = state.publishing or self._begin(state)
+        return self._permit(state, publishing, publishing.waiting.add(drafts), now)
 
     def publish_numbered(self, state: Part, event: PublishNumbered, now: float) -> list[Effect]:
         """Take drafts of the application that have their numbers."""
-        return self._permit(state, self._begin(state).add_numbered(event, now), now)
+        publishing = state.publishing or self._begin(state)
+        return self._permit(state, publishing, publishing.waiting.add_numbered(event, now), now)
 
     def _begin(self, state: Part) -> Publishing:
-        if state.publishing is None:
-            chain = chain_key(self._signer.node, int.from_bytes(self._entropy(8)))
-            sign, patience_s = self._signer.sign, self._patience_s
-            state.publishing = Publishing(state.key, chain, sign, patience_s, self._flight)
+        chain = chain_key(self._signer.node, int.from_bytes(self._entropy(8)))
+        sign, patience_s = self._signer.sign, self._patience_s
+        state.publishing = Publishing(state.key, chain, sign, patience_s, self._flight)
         return state.publishing
 
-    def _permit(self, state: Part, effects: list[Effect], now: float) -> list[Effect]:
+    def _permit(
+        self, state: Part, publishing: Publishing, effects: list[Effect], now: float
+    ) -> list[Effect]:
         """Send what waits; if we may not publish, ask the registry once more."""
-        publishing = state.publishing
-        assert publishing is not None
         if self._permitted(state, now):
             publishing.doubted_until = None
         elif publishing.doubted_until is None:
@@ -107,15 +108,17 @@ class Outgoing:
         """Send what may leave now."""
         publishing = state.publishing
         assert publishing is not None
-        effects = self.look(state, now)
-        while publishing.waits() and (made := self._next_frame(state, effects, now)) is not None:
+        effects, waiting = self.look(state, now), publishing.waiting
+        while waiting.count and (made := self._next_frame(state, effects, now)) is not None:
             head, frame = made.head, made.frame
             is_new = state.seen.take(head.chain, head.previous, head.first, head.last) is NEW
-            effects += self._ask_storage(state, made, now)
+            if made.copies:
+                effects += self._ask_storage(state, made, now)
             if is_new or not made.is_given:  # else it was published before, here or elsewhere
                 self._recent.add(state.key, frame, now)
                 effects.append(Published(head, frame, made.is_given))
-                effects += self._deliver(state, made, now)
+                if state.subscribed:
+                    effects += self._deliver(state, made, now)
             if publishing.behind:
                 publishing.owe([made])
             else:
@@ -125,7 +128,7 @@ class Outgoing:
 
     def _ask_storage(self, state: Part, made: Unconfirmed, now: float) -> list[Effect]:
         """Ask for the receipts that are wanted of a frame."""
-        if self._receipts is None or not made.copies:
+        if self._receipts is None:
             return []
         named, copies = (state.part, made.head, made.frame), made.copies
         return self._serve(self._receipts.published(*named, copies, now, made.is_given), now)
@@ -133,8 +136,6 @@ class Outgoing:
     def _deliver(self, state: Part, made: Unconfirmed, now: float) -> list[Effect]:
         """Hand our own frame to those on this node who want it."""
         head, frame, effects = made.head, made.frame, list[Effect]()
-        if not state.subscribed:
-            return effects
         if state.plain and (self._keys is None or not state.reads):
             effects.append(Deliver(state.part, head, frame, 0))
         elif state.plain and self._keys is not None:
@@ -192,7 +193,7 @@ class Outgoing:
             behind = publishing.behind
             if behind:
                 effects += self._resume(state, now)
-            if behind or publishing.waits():
+            if behind or publishing.waiting.count:
                 effects += self.pump(state, now)
             elif publishing.wakeup_at is None:
                 self.forget(state)

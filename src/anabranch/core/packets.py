@@ -23,10 +23,7 @@ class Packets(msgspec.Struct, frozen=True, gc=False):
     @property
     def size(self) -> int:
         """How many bytes they have, without what lies between them."""
-        edges = self.edges
-        if len(edges) == 2:  # as most have
-            return edges[1] - edges[0]
-        return sum(edges[1::2]) - sum(edges[::2])
+        return sum(self.edges[1::2]) - sum(self.edges[::2])
 
     @classmethod
     def of(cls, packets: Sequence[bytes]) -> "Packets":

@@ -71,6 +71,8 @@ from anabranch.core.services import Services
 from anabranch.core.slow_links import SlowLinks
 from anabranch.core.storage import StorageFactory
 
+_Do = Callable[..., list[Effect]]  # with an event, and the time
+
 
 class Peer:
     """A node's protocol machine.
@@ -129,8 +131,8 @@ class Peer:
         self._kinds = self._kinds_of_events()
         self._handlers = dict.fromkeys(self._kinds, self._begin)
 
-    def _kinds_of_events(self) -> dict[type, Callable[..., list[Effect]]]:
-        kinds: dict[type, Callable[..., list[Effect]]] = {
+    def _kinds_of_events(self) -> dict[type, _Do]:
+        kinds: dict[type, _Do] = {
             Received: self._received,
             ReceivedBatch: self._batch,
             Wakeup: self._wakeup,
@@ -178,15 +180,13 @@ class Peer:
 
     def sizes(self) -> Sizes:
         """Return every bounded table by name, with its size and its bound."""
-        tables = [self._links.sizes(), self._congestion.sizes(), self._parts.sizes()]
-        tables += [self._permission.sizes(), self._company.sizes()]
-        return fullest([*tables, self._services.sizes()])
+        own = (self._links, self._congestion, self._parts, self._permission, self._company)
+        return fullest([each.sizes() for each in (*own, self._services)])
 
     # --- Packets --------------------------------------------------------------------------
 
     def _received(self, event: Received, now: float) -> list[Effect]:
-        alone = Packets(event.data, (0, len(event.data)))
-        return self._batch(ReceivedBatch(event.sender, alone), now)
+        return self._batch(ReceivedBatch(event.sender, Packets.of([event.data])), now)
 
     def _batch(self, event: ReceivedBatch, now: float) -> list[Effect]:
         sender, data, edges = event.sender, event.packets.data, event.packets.edges
@@ -303,12 +303,12 @@ class Peer:
 
     # --- What the application wants, and what the transport has to say of slow links ------
 
-    def _done(self, do: Callable[..., list[Effect]], event: Event, now: float) -> list[Effect]:
+    def _done(self, do: _Do, event: Event, now: float) -> list[Effect]:
         return self._after(do(event, now), now)
 
-    def _publish(self, do: Callable[..., list[Effect]], event: Event, now: float) -> list[Effect]:
-        count, effects = len(self._parts), do(event, now)
-        if len(self._parts) != count:  # we have joined, and much was set going
+    def _publish(self, do: _Do, event: Publish | PublishNumbered, now: float) -> list[Effect]:
+        was_member, effects = self._parts.find(event.part) is not None, do(event, now)
+        if not was_member:  # we have joined, and much was set going
             self._rearm()
         else:
             self._wake_by(self._outgoing.wakeup_at)

@@ -17,7 +17,7 @@ import msgspec
 
 from anabranch.core.frames import MAX_FRAME_BYTES, Locking, build
 from anabranch.core.ids import ChainKey, FrameHead, NodeId, PartKey
-from anabranch.core.machine import Draft, Effect, Outcome, PublishNumbered, Sizes
+from anabranch.core.machine import Effect, Outcome, Sizes
 from anabranch.core.waiting_drafts import WaitingDrafts
 
 MAX_STRANDED_FRAMES = 1_000  # that nobody has confirmed
@@ -96,7 +96,7 @@ class Publishing:
         self._part = part
         self._sign = sign
         self._patience_s = patience_s
-        self._waiting = WaitingDrafts(chain)
+        self.waiting = WaitingDrafts(chain)  # to become part of a frame
         # Chains with given numbers, and their newest ones: the last used stay.
         self._given: OrderedDict[ChainKey, int] = OrderedDict()
         self._unconfirmed: OrderedDict[_Name, Unconfirmed] = OrderedDict()
@@ -111,7 +111,7 @@ class Publishing:
     def wakeup_at(self) -> float | None:
         """When a pause or a doubt ends, or an unconfirmed frame is due or has waited enough."""
         times = []
-        if self._waiting:
+        if self.waiting.count:
             if self.doubted_until is not None:
                 times.append(self.doubted_until)
             elif not self.full:
@@ -143,34 +143,18 @@ class Publishing:
             self._left_since_pause = False
             self.paused_until = now + seconds
 
-    def add(self, drafts: Sequence[Draft]) -> list[Effect]:
-        """Queue drafts; those that cannot be taken have their outcome at once."""
-        return self._waiting.add(drafts)
-
-    def add_numbered(self, event: PublishNumbered, now: float) -> list[Effect]:
-        """Queue drafts with numbers of the application's choice, or refuse them."""
-        return self._waiting.add_numbered(event, now)
-
     def refuse(self, result: str) -> list[Effect]:
         """Let none of the drafts that wait become a frame."""
         self.doubted_until = None
-        return self._waiting.refuse(result)
-
-    def waits(self) -> bool:
-        """Tell whether any draft waits to become part of a frame."""
-        return bool(self._waiting)
-
-    def ready(self, now: float) -> bool:
-        """Tell whether a frame may be made of what waits."""
-        if not self._waiting or now < self.paused_until or self.full:
-            return False
-        return self.doubted_until is None
+        return self.waiting.refuse(result)
 
     def next_frame(self, now: float, lock: Locker | None = None) -> Unconfirmed | None:
         """Make the next frame of what waits, if one may be made, and keep it."""
-        if not self.ready(now):
+        if not self.waiting.count or now < self.paused_until or self.doubted_until is not None:
             return None
-        batch = self._waiting.take(self.newest, now)
+        if self.full:
+            return None
+        batch = self.waiting.take(self.newest, now)
         self._left_since_pause = True
         chain, previous, drafts = batch.chain, batch.previous, batch.drafts
         first, last = drafts[0][0], drafts[-1][0]
@@ -275,7 +259,7 @@ class Publishing:
     def sizes(self) -> Sizes:
         """Return the queues with their bounds."""
         return {
-            **self._waiting.sizes(),
+            **self.waiting.sizes(),
             "chains with given numbers": (len(self._given), MAX_GIVEN_CHAINS),
             "unconfirmed frames": (len(self._unconfirmed), MAX_STRANDED_FRAMES),
             "unconfirmed bytes": (self._unconfirmed_bytes, MAX_STRANDED_BYTES),

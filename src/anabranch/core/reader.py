@@ -12,6 +12,7 @@ from functools import partial
 import msgspec
 
 from anabranch.core.duplicates import NEW
+from anabranch.core.frames import is_clear
 from anabranch.core.gaps import Gaps
 from anabranch.core.identity import Verify
 from anabranch.core.ids import (
@@ -135,7 +136,7 @@ class Reader(Service):
     ) -> list[Effect]:
         """Hand a frame to one reader, with its key if it needs one."""
         keys = self._keys
-        if keys is None or keys.passes(frame) or not self._is_read(key):
+        if keys is None or (not keys.waiting and is_clear(frame)) or not self._is_read(key):
             return [
                 Deliver(part, head, frame, hops, b"", ticket, after, cut.upto, cut.skip, cut.most)
             ]

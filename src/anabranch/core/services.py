@@ -20,8 +20,12 @@ class Services:
     @property
     def wakeup_at(self) -> float | None:
         """When the first of them wants to be woken."""
-        times = [each.wakeup_at for each in self._services if each.wakeup_at is not None]
-        return min(times, default=None)
+        first: float | None = None
+        for each in self._services:
+            at = each.wakeup_at
+            if at is not None and (first is None or at < first):
+                first = at
+        return first
 
     def start(self, now: float) -> list[Effect]:
         """Let all of them begin."""

@@ -51,22 +51,22 @@ class WaitingDrafts:
         self._chain = chain
         self._drafts: deque[Draft] = deque()
         self._numbered: deque[Batch] = deque()
-        self._size = 0
+        self.count = 0
         self._bytes = 0
-
-    def __bool__(self) -> bool:
-        return bool(self._drafts or self._numbered)
 
     def add(self, drafts: Sequence[Draft]) -> list[Effect]:
         """Let drafts wait; those that cannot be taken have their outcome at once."""
         refused: list[Effect] = []
         for draft in drafts:
-            problem = _misfit(draft) or self._crowding(1, len(draft.content))
-            if problem:
-                refused.append(Outcome(draft.ticket, problem))
-                continue
-            self._drafts.append(draft)
-            self._enter(1, len(draft.content))
+            size = len(draft.content)
+            is_fit = size <= MAX_CONTENT_BYTES and 0 <= draft.content_type <= 255
+            has_room = self.count < MAX_WAITING_DRAFTS and self._bytes + size <= MAX_WAITING_BYTES
+            if is_fit and has_room:
+                self._drafts.append(draft)
+                self.count += 1
+                self._bytes += size
+            else:
+                refused.append(Outcome(draft.ticket, _misfit(draft) or QUEUE_FULL))
         return refused
 
     def add_numbered(self, event: PublishNumbered, now: float) -> list[Effect]:
@@ -92,18 +92,22 @@ class WaitingDrafts:
             self._enter(-len(batch.drafts), -sum(len(draft.content) for _, draft in batch.drafts))
             return batch
         taken: list[tuple[int, Draft]] = []
-        previous, size, now_ms = newest, 0, int(now * 1000)
-        while self._drafts and len(taken) < FRAME_MESSAGES:
-            draft = self._drafts[0]
-            size += len(draft.content)
-            if taken and size > FRAME_CONTENT_BYTES:
+        tickets: list[tuple[int, int]] = []
+        copies: list[tuple[int, int]] = []
+        drafts, size = self._drafts, 0
+        previous, number = newest, next_number(newest, int(now * 1000))
+        while drafts and len(taken) < FRAME_MESSAGES:
+            draft = drafts[0]
+            if taken and size + len(draft.content) > FRAME_CONTENT_BYTES:
                 break
-            self._drafts.popleft()
-            self._enter(-1, -len(draft.content))
-            newest = next_number(newest, now_ms)
-            taken.append((newest, draft))
-        tickets = [(draft.ticket, number) for number, draft in taken]
-        copies = [(draft.ticket, draft.copies) for _, draft in taken if draft.copies]
+            drafts.popleft()
+            size += len(draft.content)
+            taken.append((number, draft))
+            tickets.append((draft.ticket, number))
+            if draft.copies:
+                copies.append((draft.ticket, draft.copies))
+            number += 1  # in the same millisecond
+        self._enter(-len(taken), -size)
         return Batch(self._chain, previous, taken, tickets, copies)
 
     def refuse(self, result: str) -> list[Effect]:
@@ -112,22 +116,22 @@ class WaitingDrafts:
         effects += [Outcome(batch.tickets[0][0], result) for batch in self._numbered]
         self._drafts.clear()
         self._numbered.clear()
-        self._size = self._bytes = 0
+        self.count = self._bytes = 0
         return effects
 
     def sizes(self) -> Sizes:
         """Return the queue with its bounds."""
         return {
-            "waiting drafts": (self._size, MAX_WAITING_DRAFTS),
+            "waiting drafts": (self.count, MAX_WAITING_DRAFTS),
             "waiting bytes": (self._bytes, MAX_WAITING_BYTES),
         }
 
     def _crowding(self, count: int, size: int) -> str:
-        has_room = self._size + count <= MAX_WAITING_DRAFTS
+        has_room = self.count + count <= MAX_WAITING_DRAFTS
         return "" if has_room and self._bytes + size <= MAX_WAITING_BYTES else QUEUE_FULL
 
     def _enter(self, count: int, size: int) -> None:
-        self._size += count
+        self.count += count
         self._bytes += size
 
 

@@ -59,22 +59,23 @@ class Driver:
         handlers: Handlers,
         observer: Observer,
         clock: Callable[[], float] | None = None,
+        deliver: Callable[[Deliver, float], None] | None = None,
         at_rest: Callable[[], None] | None = None,
     ) -> None:
-        """`at_rest` is called when all that has happened was dealt with."""
+        """`deliver` takes what is delivered, and `at_rest` is called when all else is done."""
         self.failure: BaseException | None = None  # a mistake of ours ended the machine
         self.links: dict[NodeId, Link] = {}
         self._transport = transport
         self._handlers = handlers
         self._observer = observer
         self._clock = clock or Clock()
+        self._hand_over = deliver
         self._at_rest = at_rest
         self._machine: Machine | None = None
         self._waiting: deque[Event] = deque()
         self._early_bytes = 0
         self._ended = False
         self._handling = False
-        self.at = 0.0  # the machine's time at the last event
         self._timer: asyncio.TimerHandle | None = None
         self._armed_at: float | None = None
         self._on_failure: list[Callable[[BaseException], None]] = []
@@ -138,8 +139,10 @@ class Driver:
         """Packets came."""
         if self._machine is None and not self._may_wait(peer, packets):
             return
-        if not self._observer.traces:
-            self._observer.metrics.bytes_in += packets.size
+        observer, edges = self._observer, packets.edges
+        if not observer.traces:
+            alone = len(edges) == 2  # as most are
+            observer.metrics.bytes_in += edges[1] - edges[0] if alone else packets.size
             self._waiting.append(ReceivedBatch(peer, packets))
         else:  # who traces has to know what was made of each
             self._waiting.extend([Received(peer, packet) for packet in packets])
@@ -178,7 +181,7 @@ class Driver:
             return
         self._handling = True
         try:
-            now = self.at = self._clock()
+            now = self._clock()
             while waiting and self._machine is machine:
                 event = waiting.popleft()
                 effects = machine.handle(event, now)
@@ -228,7 +231,7 @@ class Driver:
 
     def _perform(self, effects: list[Effect], now: float) -> None:
         together: list[Forward] = []  # frames that go the same ways
-        delivered, hand_over = self._observer.delivered, self._handlers.get(Deliver)
+        delivered, hand_over = self._observer.delivered, self._hand_over
         for effect in effects:
             kind = type(effect)
             if kind is Forward:
@@ -238,7 +241,7 @@ class Driver:
                 together.append(effect)  # type: ignore[arg-type]
             elif kind is Deliver:
                 delivered(now, effect)  # type: ignore[arg-type]
-                hand_over(effect)  # type: ignore[misc]
+                hand_over(effect, now)  # type: ignore[arg-type, misc]
             elif kind is Copies:
                 self._withdraw(effect)  # type: ignore[arg-type]
             else:  # what comes after frames must not overtake them
@@ -288,6 +291,8 @@ class Driver:
                 for forward, packet in zip(forwards, packets, strict=True):
                     observer.sent(now, peer, forward.head, len(packet))
         observer.metrics.bytes_out += sent_bytes
+        if forwards[0].is_first_hand:
+            self._transport.hasten()
 
     def _withdraw(self, copies: Copies) -> None:
         """Count what was here before; who has sent it needs no copy from us any more."""

@@ -14,7 +14,6 @@ from anabranch.core.identity import Identity
 from anabranch.core.ids import NodeId, StreamPart
 from anabranch.core.machine import (
     Answered,
-    Deliver,
     Draft,
     Event,
     HistoryEnded,
@@ -93,7 +92,6 @@ class Node:
         self.driver = Driver(
             transport,
             {
-                Deliver: self._deliver,
                 Missed: self._subscriptions.missed,
                 PageEnded: self._subscriptions.page_ended,
                 HistoryEnded: self._subscriptions.history_ended,
@@ -107,6 +105,7 @@ class Node:
                 **handlers,
             },
             observer,
+            deliver=self._subscriptions.deliver,
             at_rest=self._subscriptions.wake,
         )
         self.driver.on_failure(self._failed)
@@ -116,9 +115,6 @@ class Node:
 
     def _feed(self, event: Event) -> None:
         self.driver.feed(event)
-
-    def _deliver(self, effect: Deliver) -> None:
-        self._subscriptions.deliver(effect, self.driver.at)
 
     @property
     def address(self) -> str:

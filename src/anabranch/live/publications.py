@@ -32,7 +32,11 @@ class Publication:
 
 
 class Publications:
-    """All that is under way. Messages of one turn of the loop may leave in one frame."""
+    """All that is under way. Messages of one turn of the loop may leave in one frame.
+
+    But who publishes one at a time has nothing to wait for: after a turn with one message, the
+    first of the next turn that has any leaves at once, and only those after it wait.
+    """
 
     def __init__(self, feed: Callable[[Event], None], began: Callable[[StreamPart], None]) -> None:
         """`began` hears of every part that something is published to."""
@@ -41,6 +45,8 @@ class Publications:
         self.parts: dict[StreamPart, None] = {}  # that we publish to
         self._chains: dict[PartKey, tuple[str, str]] = {}  # our own: publisher, chain
         self._drafts: dict[StreamPart, list[Draft]] = {}  # of this turn of the loop
+        self._in_turn = 0  # messages of this turn, those included that have left
+        self._one_at_a_time = True
         self._under_way: dict[int, Publication] = {}
         self._receipts: dict[int, asyncio.Future[Receipt]] = {}
         self._rooms: dict[str, Room] = {}  # by stream
@@ -62,12 +68,14 @@ class Publications:
         publication = self._under_way[self._ticket] = Publication(settled, copies)
         if publication.receipt is not None:
             self._receipts[self._ticket] = publication.receipt
-        drafts = self._drafts.get(part)
-        if drafts is None:
-            if not self._drafts:
-                asyncio.get_running_loop().call_soon(self._flush)
-            drafts = self._drafts[part] = []
-        drafts.append(Draft(content, content_type, self._ticket, copies))
+        draft = Draft(content, content_type, self._ticket, copies)
+        self._in_turn += 1
+        if self._in_turn == 1:
+            asyncio.get_running_loop().call_soon(self._flush)
+            if self._one_at_a_time:
+                self._hand_over(part, [draft])
+                return publication
+        self._drafts.setdefault(part, []).append(draft)
         return publication
 
     def publish_numbered(
@@ -90,12 +98,17 @@ class Publications:
         return publication
 
     def _flush(self) -> None:
-        drafts, self._drafts = self._drafts, {}
-        for part, of_part in drafts.items():
-            if part not in self.parts:
-                self.parts[part] = None
-                self._began(part)
-            self._feed(Publish(part, of_part))
+        self._one_at_a_time, self._in_turn = self._in_turn == 1, 0
+        if self._drafts:
+            drafts, self._drafts = self._drafts, {}
+            for part, of_part in drafts.items():
+                self._hand_over(part, of_part)
+
+    def _hand_over(self, part: StreamPart, drafts: list[Draft]) -> None:
+        if part not in self.parts:
+            self.parts[part] = None
+            self._began(part)
+        self._feed(Publish(part, drafts))
 
     def chain(self, part: StreamPart) -> str:
         """Return the id of our own chain in a part that we have published to."""

@@ -115,8 +115,11 @@ class Publishing(NumberedPublishing):
     ) -> tuple[StreamPart, bytes, int]:
         """Return where a message goes and how it is written, or raise what is wrong with it."""
         self._node.check_open()
-        own_key = encode_key(key)
-        data, content_type = join_key(*encode_content(content), own_key)
+        own_key = None
+        data, content_type = encode_content(content)
+        if key is not None:
+            own_key = encode_key(key)
+            data, content_type = join_key(data, content_type, own_key)
         if len(data) > MAX_CONTENT_BYTES:
             raise TooLarge(
                 f"a message of {len(data):,} bytes: at most {MAX_CONTENT_BYTES:,} can be sent; "

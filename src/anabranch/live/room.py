@@ -25,7 +25,9 @@ class Room:
 
     def take(self, size: int) -> bool:
         """Take room if there is any, and nobody has come before."""
-        if self.waiting or self._called or self.full:
+        if self.messages >= IN_FLIGHT or self.bytes >= IN_FLIGHT_BYTES:  # as `full`
+            return False
+        if self.waiting or self._called:
             return False
         self.messages += 1
         self.bytes += size

@@ -19,6 +19,7 @@ from anabranch.core.errors import LocalError, RemoteError
 from anabranch.core.ids import StreamPart
 from anabranch.core.machine import Deliver, HistoryEnded, Missed, PageEnded
 from anabranch.core.message_key import split_key
+from anabranch.core.messages.data import KEYED
 from anabranch.core.messages.storage import Selection
 from anabranch.core.reader import TOO_MANY
 from anabranch.core.resends import DOWN, LATE
@@ -238,14 +239,17 @@ class Subscription:
 
     async def discard(self) -> None:
         """Read nothing and keep nothing until the subscription ends: for who only carries."""
-        self._refuse_a_second_reader()
+        news = self._begin_to_wait()
         self._discarding = True
         self._frames.clear()
         self._ready.clear()
         self._gaps.clear()
         self._waiting_messages = self._waiting_bytes = self._waiting_gaps = 0
-        while self._open:
-            await self._wait_for_news()
+        try:
+            while self._open:
+                await news
+        finally:
+            self._has_reader = False
         if self._failure is not None:
             raise self._failure
 
@@ -264,34 +268,34 @@ class Subscription:
         """Return the next message; who gives up waiting for it may ask again."""
         while not self._ready:
             if self._frames:
-                self._open_next()
+                waiting = self._frames.popleft()
+                if isinstance(waiting, _Came):
+                    self._open_frame(waiting.deliver, waiting.at, waiting.is_past)
+                else:
+                    self._note(waiting)
             elif self._open:
-                await self._wait_for_news()
+                news = self._begin_to_wait()
+                try:
+                    await news
+                finally:
+                    self._has_reader = False
             elif self._failure is not None:
                 raise self._failure
             else:
                 raise StopAsyncIteration
         return self._ready.popleft()
 
-    async def _wait_for_news(self) -> None:
-        self._refuse_a_second_reader()
+    def _begin_to_wait(self) -> Handover:
+        if self._has_reader:
+            raise LocalError("two readers wait on one subscription: give each its own")
         if self._news is None:
             self._news = Handover(asyncio.get_running_loop())
         self._has_reader = True
-        try:
-            await self._news
-        finally:
-            self._has_reader = False
+        return self._news
 
-    def _refuse_a_second_reader(self) -> None:
-        if self._has_reader:
-            raise LocalError("two readers wait on one subscription: give each its own")
-
-    def _open_next(self) -> None:
-        waiting = self._frames.popleft()
-        if type(waiting) is _Came:
-            self._open_frame(waiting.deliver, waiting.at, waiting.is_past)
-        elif type(waiting) is Missed:
+    def _note(self, waiting: Missed | PageEnded | HistoryEnded) -> None:
+        """Take note of what is to be known before the next message."""
+        if type(waiting) is Missed:
             if self._gaps and _join(self._gaps[-1], waiting):
                 self._waiting_gaps -= 1
             else:
@@ -337,7 +341,9 @@ class Subscription:
             gaps, self._gaps = tuple(map(gap_of, self._gaps)), []
             self._waiting_gaps -= len(gaps)
         for message in opened:
-            key, data, content_type = split_key(message.content, message.content_type)
+            key, data, content_type = None, message.content, message.content_type
+            if content_type >= KEYED:
+                key, data, content_type = split_key(data, content_type)
             content, kind, problem = decode_content(data, content_type)
             self._ready.append(
                 Message(

@@ -114,7 +114,8 @@ class Subscriptions:
             subscription = self._by_ticket.get(effect.to)
             if subscription is not None:
                 subscription.put(effect, at)
-                self._note(subscription)
+                if subscription not in self._news_for:
+                    self._news_for.append(subscription)
             return
         for subscription in self._of_part.get(effect.part, ()):
             if subscription.is_plain:

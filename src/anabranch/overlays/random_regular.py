@@ -55,13 +55,16 @@ class RandomRegular(Overlay):
         self, part: StreamPart, carried: Carried, came_from: NodeId, first: bool, now: float
     ) -> list[Effect]:
         """Flood: on to all neighbours but the sender."""
-        branches = self._members[part].branches(came_from, carried.route)
-        return [Forward(self.code, carried.head, branches, carried.frame)] if branches else []
+        route = carried.route
+        branches = self._members[part].branches(came_from, route)
+        if not branches:
+            return []
+        return [Forward(self.code, carried.head, branches, carried.frame, route == self.straight)]
 
     def publish(self, part: StreamPart, carried: Carried, now: float) -> list[Effect]:
         """Send our own frame to every neighbour."""
         branches = [(peer, self.straight) for peer in self._members[part].flood]
-        return [Forward(self.code, carried.head, branches, carried.frame)] if branches else []
+        return [Forward(self.code, carried.head, branches, carried.frame, True)] if branches else []
 
     def hops(self, route: bytes) -> int:
         """The route is one byte: the links crossed when the frame arrives."""

@@ -67,6 +67,12 @@ class Transport(Protocol):
         While a dial to it is under way this adds none; where a link stands it does nothing.
         """
 
+    def hasten(self) -> None:
+        """Let what is queued leave now, and not only in the loop's next turn.
+
+        It saves a single packet a delay; where packets come thick, they still leave together.
+        """
+
     async def find(self, address: str) -> NodeId:
         """Reach whoever proves itself at an address; its link_up comes before this returns."""
 

@@ -126,7 +126,8 @@ class Connection(WSListener):
         self._asked_at = 0.0  # read from a finer clock than a loop's
         self._queue: list[bytes] = []
         self._queued_bytes = 0
-        self._buffered_bytes = 0  # what the transport below held after the last flush
+        self._is_paused = False  # the transport below holds more than it should,
+        self._buffered_bytes = 0  # and held so much after the last flush
         self._flush_due = False
         self._full = False
         self._silent_ticks = 0
@@ -286,12 +287,13 @@ class Connection(WSListener):
 
     def pause_writing(self) -> None:
         """What the transport below holds has passed the high mark."""
+        self._is_paused = True
         if self.stage is _UP:
             self._keeper.owner.congested(self.peer)
 
     def resume_writing(self) -> None:
         """It has fallen to the low mark again."""
-        self._buffered_bytes = 0
+        self._is_paused, self._buffered_bytes = False, 0
         if self.stage is _UP:
             self._keeper.owner.writable(self.peer)
 
@@ -343,7 +345,8 @@ class Connection(WSListener):
         else:
             for batch in batches(queue, _FRAME_ROOM):
                 self._socket.send_reuse_external_bytearray(_BINARY, batch, _ROOM_BYTES)
-        self._buffered_bytes = self._socket.underlying_transport.get_write_buffer_size()
+        if self._is_paused:
+            self._buffered_bytes = self._socket.underlying_transport.get_write_buffer_size()
 
     def _echo(self, transport: WSTransport, payload: bytes) -> None:
         transport.send_pong(payload)

@@ -32,6 +32,9 @@ class Links:
         self.dials: dict[NodeId, Dial] = {}
         self.finds: set[Dial] = set()  # nobody has proved itself there yet
         self._due: list[Connection] = []  # with something to write in this turn of the loop
+        self._scheduled = False  # the end of this turn
+        self._haste = 0  # how often in this turn something was to leave at once
+        self._busy = False  # whether that was often in the last turn that had something to write
         self._closed = False
 
     def file(self, dial: Dial) -> None:
@@ -106,9 +109,22 @@ class Links:
 
     def due(self, connection: Connection) -> None:
         """Flush a connection before this turn of the loop is over, with all others that are due."""
-        if not self._due:
-            asyncio.get_running_loop().call_soon(self._flush)
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._end_turn)
         self._due.append(connection)
+
+    def hasten(self) -> None:
+        """Flush them now, unless this was asked more than once in the last turn or in this one."""
+        if self._due:
+            self._haste += 1
+            if self._haste == 1 and not self._busy:
+                self._flush()
+
+    def _end_turn(self) -> None:
+        self._scheduled = False
+        self._busy, self._haste = self._haste > 1, 0
+        self._flush()
 
     def _flush(self) -> None:
         due, self._due = self._due, []

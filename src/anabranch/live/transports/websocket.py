@@ -56,6 +56,7 @@ class WebSocketTransport:
         self._timing = timing
         self._nonce = nonce
         self._links = Links(identity.node, timing)
+        self.hasten = self._links.hasten  # without a call between: single packets ask for it
         self._admission = Admission(limits)
         self._wires: set[Wire] = set()
         self._refusing: set[Wire] = set()  # over a limit; told so when they ask
