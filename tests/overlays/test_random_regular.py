@@ -9,6 +9,7 @@ from anabranch.core.overlay import Carried
 from anabranch.overlays.membership import MAX_HOPS, MAX_LEAP
 from anabranch.overlays.random_regular import (
     ATTEMPT_EVERY_S,
+    FEW,
     SETTLE_S,
     STATUS_EVERY_S,
     RandomRegular,
@@ -329,6 +330,15 @@ def test_what_comes_from_who_made_it_goes_on_first_hand() -> None:
     for hops, is_first_hand in ((1, True), (2, False), (MAX_HOPS, False)):
         (forward,) = node.overlay.carry(PART, carried(chain.frame(), hops), B, True, node.now)
         assert forward.is_first_hand == is_first_hand
+
+
+@pytest.mark.parametrize(("others", "is_first_hand"), [(FEW, True), (FEW + 1, False)])
+def test_among_many_neighbours_some_are_likely_to_have_it(others: int, is_first_hand: bool) -> None:
+    peers = [bytes([number]) * 20 for number in range(1, others + 2)]
+    node, frame = settled(*peers, degree=others + 1), Chain(SIGNERS[9]).frame()
+    (forward,) = node.overlay.carry(PART, carried(frame), peers[0], True, node.now)
+    assert len(forward.branches) == others
+    assert forward.is_first_hand == is_first_hand
 
 
 def test_hops_do_not_overflow() -> None:

@@ -31,6 +31,7 @@ STATUS_EVERY_S = 10.0
 LOST_AFTER_S = 1.5  # how long a neighbour may be gone before the tracker hears of it: one redial
 TRACKER_PATIENCE_S = 3.0  # how long a tracker may be out of reach before the next is tried
 BUSY_MS = 250  # what a Meet may wait at both ends, where others are being met as well
+FEW = 8  # neighbours; of more, some are likely to be the publisher's as well, and to have it
 UNKNOWN_RTT_US = 2_000_000  # what a round trip may take before one has been measured
 
 SETTLE, ATTEMPT, STATUS, TRACKER = "settle", "attempt", "status", "tracker"
@@ -59,7 +60,8 @@ class RandomRegular(Overlay):
         branches = self._members[part].branches(came_from, route)
         if not branches:
             return []
-        return [Forward(self.code, carried.head, branches, carried.frame, route == self.straight)]
+        is_first_hand = route == self.straight and len(branches) <= FEW
+        return [Forward(self.code, carried.head, branches, carried.frame, is_first_hand)]
 
     def publish(self, part: StreamPart, carried: Carried, now: float) -> list[Effect]:
         """Send our own frame to every neighbour."""
