@@ -322,7 +322,7 @@ def test_a_frame_goes_to_all_but_where_it_came_from() -> None:
     assert forward == Forward(1, head(frame), [(A, b"\4"), (C, b"\4")], frame)
     (forward,) = node.overlay.publish(PART, carried(frame), node.now)
     everybody = [(A, b"\1"), (B, b"\1"), (C, b"\1")]
-    assert forward == Forward(1, head(frame), everybody, frame, is_first_hand=True)
+    assert forward == Forward(1, head(frame), everybody, frame)
 
 
 def test_what_comes_from_who_made_it_goes_on_first_hand() -> None:

@@ -190,8 +190,8 @@ class Send(msgspec.Struct, gc=False):
 class Forward(msgspec.Struct, gc=False):
     """Send one frame, byte for byte, to each peer with that peer's route.
 
-    What `is_first_hand` is our own, or came from who made it, so that hardly anybody has it as yet:
-    it leaves at once. What came by others may wait for copies that make it needless.
+    What `is_first_hand` came from who made it, so that hardly anybody has it as yet: it leaves at
+    once. What came by others may wait for copies that make it needless.
     """
 
     overlay: int

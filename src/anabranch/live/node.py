@@ -86,7 +86,7 @@ class Node:
         self.failed = asyncio.Event()  # by a mistake of ours
         self._reporting: asyncio.TimerHandle | None = None
         self._turns = Turns()
-        self.publications = Publications(self._feed, observer.name_part)
+        self.publications = Publications(self._feed, observer.name_part, transport.hasten)
         self._subscriptions = Subscriptions(self._feed, observer.name_part, self._unread)
         observer.on_unreadable = self._subscriptions.unreadable
         self.driver = Driver(

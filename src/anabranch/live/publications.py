@@ -38,10 +38,19 @@ class Publications:
     first of the next turn that has any leaves at once, and only those after it wait.
     """
 
-    def __init__(self, feed: Callable[[Event], None], began: Callable[[StreamPart], None]) -> None:
-        """`began` hears of every part that something is published to."""
+    def __init__(
+        self,
+        feed: Callable[[Event], None],
+        began: Callable[[StreamPart], None],
+        hasten: Callable[[], None],
+    ) -> None:
+        """`began` hears of every part that something is published to.
+
+        `hasten` lets what is queued for neighbours leave at once.
+        """
         self._feed = feed
         self._began = began
+        self._hasten = hasten
         self.parts: dict[StreamPart, None] = {}  # that we publish to
         self._chains: dict[PartKey, tuple[str, str]] = {}  # our own: publisher, chain
         self._drafts: dict[StreamPart, list[Draft]] = {}  # of this turn of the loop
@@ -74,6 +83,7 @@ class Publications:
             asyncio.get_running_loop().call_soon(self._flush)
             if self._one_at_a_time:
                 self._hand_over(part, [draft])
+                self._hasten()
                 return publication
         self._drafts.setdefault(part, []).append(draft)
         return publication

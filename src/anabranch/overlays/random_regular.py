@@ -66,7 +66,7 @@ class RandomRegular(Overlay):
     def publish(self, part: StreamPart, carried: Carried, now: float) -> list[Effect]:
         """Send our own frame to every neighbour."""
         branches = [(peer, self.straight) for peer in self._members[part].flood]
-        return [Forward(self.code, carried.head, branches, carried.frame, True)] if branches else []
+        return [Forward(self.code, carried.head, branches, carried.frame)] if branches else []
 
     def hops(self, route: bytes) -> int:
         """The route is one byte: the links crossed when the frame arrives."""
