@@ -74,7 +74,7 @@ def test_gaps_are_filled_from_what_is_only_held_while_there_is_no_primary() -> N
     assert ask(desk, READER, ALL) == Resent(7, (), (), None, 0, 0)
 
 
-@pytest.mark.parametrize("to_the_end", [ALL, BY_NUMBER, Selection(last=1), Selection(start=2)])
+@pytest.mark.parametrize("to_the_end", [BY_NUMBER, Selection(last=1, by_number=True)])
 def test_who_has_not_caught_up_sends_those_who_read_to_the_end_to_others(
     to_the_end: Selection,
 ) -> None:
@@ -87,7 +87,9 @@ def test_who_has_not_caught_up_sends_those_who_read_to_the_end_to_others(
     desk.save()
     assert desk.status.length == 2
     assert ask(desk, READER, to_the_end) == busy, "the primary has settled more"
-    assert ask(desk, READER, Selection(end=2)).offsets == (0, 1), "who wants no more, gets it"
+    assert ask(desk, READER, ALL) == Resent(
+        *(7, tuple(entry.frame for entry in log.entries[:2]), (0, 1), None, 0, 2)
+    ), "by offset it says how far it goes"
     desk.hear(ONE, log.page(1, 0, 2, 4, high=4))
     desk.save()
     answer = ask(desk, READER, to_the_end)
@@ -99,10 +101,10 @@ def test_who_follows_a_primary_that_began_with_more_has_not_caught_up() -> None:
     log, desk = Log(entries(1, 4)), Desk()
     desk.hear(ONE, Lead(PART, 1, 4))
     desk.save()
-    assert ask(desk, READER).problem == "busy"
+    assert ask(desk, READER, BY_NUMBER).problem == "busy"
     desk.hear(ONE, log.page(1, 4, 0, 4, high=4))
     desk.save()
-    assert ask(desk, READER).offsets == (0, 1, 2, 3)
+    assert len(ask(desk, READER, BY_NUMBER).frames) == 4
 
 
 def test_who_may_not_subscribe_gets_nothing_and_the_registry_is_asked() -> None:

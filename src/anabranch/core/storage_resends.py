@@ -3,7 +3,7 @@
 Who asks may subscribe to the stream, or is another of its storage nodes. In the order of offsets
 only what is settled is shown. In the order of numbers all that is kept is shown, so that gaps are
 filled even while there is no primary; but only what is settled is shown with its offset. Who wants
-all up to the end is sent to others by a storage node that knows that it has not caught up yet.
+all of that up to the end is sent to others by a storage node that has not caught up yet.
 """
 
 from collections.abc import Callable
@@ -117,7 +117,10 @@ class Resends:
 
 
 def _lacks_end(wanted: Selection, answer: Answer, log: PartLog, now: float) -> bool:
-    """Tell whether a page would pass for the end of all that there is, while others have more."""
-    is_open = wanted.upto == MAX_NUMBER and wanted.end == MAX_NUMBER
+    """Tell whether a page would pass for the end of all that there is, while others have more.
+
+    In the order of offsets it would not: who reads so is told the high mark, and looks again.
+    """
+    is_open = wanted.by_number and wanted.upto == MAX_NUMBER
     is_end = answer.following is None or wanted.last > 0
     return is_open and is_end and log.standing.is_behind(now)
