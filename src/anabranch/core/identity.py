@@ -28,6 +28,12 @@ SIGNATURE_BYTES = 64
 PUBLIC_KEY_BYTES = 33
 MAX_KNOWN_KEYS = 10_000
 
+# What is looked up once need not be looked up for every message.
+_CONTEXT, _SIGNATURE = GLOBAL_CONTEXT.ctx, ffi.typeof("secp256k1_ecdsa_signature *")
+_COMPACT, _new, _NULL = ffi.typeof("unsigned char[64]"), ffi.new, ffi.NULL
+_sign, _write = lib.secp256k1_ecdsa_sign, lib.secp256k1_ecdsa_signature_serialize_compact
+_check, _read = lib.secp256k1_ecdsa_verify, lib.secp256k1_ecdsa_signature_parse_compact
+
 Verify = Callable[[NodeId, bytes, bytes], bool]  # publisher, digest, signature
 
 
@@ -81,11 +87,10 @@ class Identity:
     def sign(self, digest: bytes) -> bytes:
         """Sign with a deterministic nonce (RFC 6979), so that no entropy is needed."""
         assert len(digest) == DIGEST_BYTES  # the library below reads that many
-        made, compact = ffi.new("secp256k1_ecdsa_signature *"), ffi.new("unsigned char[64]")
-        context, secret = GLOBAL_CONTEXT.ctx, self._key.secret
-        if not lib.secp256k1_ecdsa_sign(context, made, digest, secret, ffi.NULL, ffi.NULL):
+        made, compact = _new(_SIGNATURE), _new(_COMPACT)
+        if not _sign(_CONTEXT, made, digest, self._key.secret, _NULL, _NULL):
             raise LocalError("this key cannot sign: make a new one")
-        lib.secp256k1_ecdsa_signature_serialize_compact(context, compact, made)
+        _write(_CONTEXT, compact, made)
         return bytes(ffi.buffer(compact))
 
     @property
@@ -121,10 +126,8 @@ class KnownKeys:
         else:
             self._keys.move_to_end(publisher)
         # Recovery accepts a high s and plain verification does not, so every frame passes here.
-        context, parsed = GLOBAL_CONTEXT.ctx, ffi.new("secp256k1_ecdsa_signature *")
-        if not lib.secp256k1_ecdsa_signature_parse_compact(context, parsed, signature):
-            return False
-        if not lib.secp256k1_ecdsa_verify(context, parsed, digest, key):
+        parsed = _new(_SIGNATURE)
+        if not _read(_CONTEXT, parsed, signature) or not _check(_CONTEXT, parsed, digest, key):
             return False
         if not is_known:
             self._keys[publisher] = key

@@ -213,10 +213,10 @@ class Incoming:
 
     def _pass(self, new: _Fresh, sender: NodeId, now: float, effects: list[Effect]) -> None:
         """Mark a verified frame as seen, and let it go on."""
-        self.has_moved = True
         state, head, route, frame = new.state, new.head, new.route, new.frame
         part, overlay, permission = state.part, state.overlay, self._permission
-        if not (permission.everyone or permission.allows(part, head, now)):
+        if not (permission.everyone or permission.allows_chain(part, head.part, head.chain, now)):
+            self.has_moved = True
             data = codec.carry_head(overlay.code, route) + frame
             effects += self._doubt(state, head, sender, data, now)
             return
@@ -234,13 +234,21 @@ class Incoming:
         self._known.add(new.name, state, len(frame))
         self._recent.add(state.key, frame, now)
         self._congestion.came(state.key, head.chain, sender)
-        if state.subscribed:
-            hops, reader = overlay.hops(route), self._reader
-            if state.plain or self._storage is not None:
-                self._deliver(state, head, frame, hops, sender, now, effects)
-            elif reader is not None:  # as nearly always
-                effects += reader.take(state, head, frame, hops, sender, now)
+        keys, reader, hops = self._keys, self._reader, overlay.hops(route)
+        keys_at, overlay_at = keys.wakeup_at if keys is not None else None, overlay.wakeup_at
+        if state.subscribed and (state.plain or self._storage is not None):
+            self.has_moved = True
+            self._deliver(state, head, frame, hops, sender, now, effects)
+        elif state.subscribed and reader is not None:  # as nearly always
+            reader_at = reader.wakeup_at
+            effects += reader.take(state, head, frame, hops, sender, now)
+            if reader.wakeup_at is not reader_at:
+                self.has_moved = True
         onward = overlay.carry(part, Carried(head, route, frame), sender, True, now)
+        if overlay.wakeup_at is not overlay_at or (
+            keys is not None and keys.wakeup_at is not keys_at
+        ):
+            self.has_moved = True
         if len(onward) == 1 and type(onward[0]) is Forward and not self._congestion.outboxes:
             effects.append(onward[0])  # as nearly always
         else:

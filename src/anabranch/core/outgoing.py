@@ -84,7 +84,10 @@ class Outgoing:
         self, state: Part, publishing: Publishing, effects: list[Effect], now: float
     ) -> list[Effect]:
         """Send what waits; if we may not publish, ask the registry once more."""
-        if self._permitted(state, now):
+        permission = self._permission
+        if permission.everyone or permission.allows_chain(
+            state.part, state.key, publishing.chain, now
+        ):
             publishing.doubted_until = None
         elif publishing.doubted_until is None:
             asked = self._permission.ask(state.part.stream, now)

@@ -147,9 +147,7 @@ class Peer:
             PublishNumbered: partial(self._publish, self._attendance.publish_numbered),
             Retire: partial(self._done, self._attendance.retire),
         }
-        for kind, service in self._services.by_event.items():
-            kinds[kind] = partial(self._told, service)
-        return kinds
+        return kinds | {k: partial(self._told, s) for k, s in self._services.by_event.items()}
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Take one event; return what is to be done about it."""
@@ -199,7 +197,8 @@ class Peer:
             while place < len(edges):
                 done = self._control(sender, data[edges[place] : edges[place + 1]], now)
                 effects += done
-                if done and any(type(e) is Disconnect and e.peer == sender for e in done):
+                is_last = place + 2 == len(edges)
+                if is_last or any(type(e) is Disconnect and e.peer == sender for e in done):
                     break
                 place = incoming.take(sender, data, edges, place + 2, now, effects)
                 incoming.settle(sender, now, effects)
@@ -249,13 +248,15 @@ class Peer:
     def _got(self, sender: NodeId, message: Got, now: float) -> list[Effect]:
         """A neighbour has a frame of ours: now it is sent."""
         state, effects = self._parts.find(message.part), None
-        if state is not None and self._company.is_neighbour(state, sender, now):
-            effects = self._outgoing.got(state, message.chain, message.numbers, now)
+        if state is not None and state.overlay.accepts(state.part, sender):
+            if (ours := state.publishing) and ours.has_settled(message.chain, message.numbers):
+                return []
+            if self._company.welcomes(state.part, sender, now):
+                effects = self._outgoing.got(state, message.chain, message.numbers, now)
         if effects is None:
             self._links.strain(sender, now)
-            return []
         self._wake_by(self._outgoing.wakeup_at)
-        return effects
+        return effects or []
 
     def _punish(self, peer: NodeId, error: RemoteError, now: float) -> list[Effect]:
         """A peer that breaks the protocol loses its link."""
@@ -296,9 +297,8 @@ class Peer:
 
     def _rtt(self, event: Rtt, now: float) -> list[Effect]:
         effects: list[Effect] = []
-        if self._links.is_up(event.peer):
-            for overlay in self._parts.overlays.values():
-                effects += self._applied(overlay.rtt(event.peer, event.seconds, now), now)
+        for overlay in self._parts.overlays.values() if self._links.is_up(event.peer) else ():
+            effects += self._applied(overlay.rtt(event.peer, event.seconds, now), now)
         return self._after(effects, now) if effects else effects
 
     # --- What the application wants, and what the transport has to say of slow links ------

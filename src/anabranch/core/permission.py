@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from anabranch.core.changes import Right
-from anabranch.core.ids import ChainKey, FrameHead, NodeId, PartKey, StreamPart
+from anabranch.core.ids import ChainKey, FrameHead, NodeId, PartKey, StreamPart, publisher_of
 from anabranch.core.machine import Dropped, Effect, Sizes
 
 DOUBT_FOR_S = 2.0
@@ -67,14 +67,17 @@ class Permission:
 
     def allows(self, part: StreamPart, head: FrameHead, now: float) -> bool:
         """Tell whether the publisher of a frame may publish."""
-        key = (head.part, head.chain)
-        if self._trusted.get(key, 0.0) > now:
+        return self.allows_chain(part, head.part, head.chain, now)
+
+    def allows_chain(self, part: StreamPart, key: PartKey, chain: ChainKey, now: float) -> bool:
+        """Tell whether the publisher of a chain may publish; who could a moment ago still can."""
+        if self._trusted.get((key, chain), 0.0) > now:
             return True
-        if not self.permits(part, head.publisher, now):
+        if not self.permits(part, publisher_of(chain), now):
             return False
         if len(self._trusted) >= MAX_TRUSTED:
             self._trusted.clear()
-        self._trusted[key] = now + TRUST_FOR_S
+        self._trusted[key, chain] = now + TRUST_FOR_S
         return True
 
     def permits(self, part: StreamPart, publisher: NodeId, now: float) -> bool:

@@ -176,6 +176,10 @@ class Publishing:
         """Tell whether we publish in a chain: it is our own, or one with given numbers."""
         return chain == self.chain or chain in self._given
 
+    def has_settled(self, chain: ChainKey, numbers: Sequence[int]) -> bool:
+        """Tell whether nothing waits for this word, since another neighbour has said it before."""
+        return not self._unconfirmed and chain == self.chain and max(numbers) <= self.newest
+
     def could_have(self, chain: ChainKey, number: int) -> bool:
         """Tell whether a neighbour may have a frame that ends so; of chains long ago, who knows."""
         newest = self.newest if chain == self.chain else self._given.get(chain, number)

@@ -113,6 +113,8 @@ def names_of(head: FrameHead) -> tuple[str, str]:
 
 def encode_content(content: Any) -> tuple[bytes, int]:
     """Turn what a user publishes into bytes and their type."""
+    if type(content) is bytes:
+        return content, CONTENT_BYTES
     if isinstance(content, bytes | bytearray | memoryview):
         return bytes(content), CONTENT_BYTES
     try:

@@ -35,6 +35,7 @@ from anabranch.traces.recorder import Recorder, Write
 from anabranch.traces.schema import Subscribed
 
 MAX_TALLIED_CHAINS = 1_000  # per node; those that come after are counted, not told apart
+MAX_UNCOUNTED = 64  # deliveries: adding up many in a row costs a fraction of adding up each
 MAX_KINDS = 64  # of notices; there are fewer in the protocol
 UNREADABLE = frozenset({NO_KEY, NOT_TO_BE_READ})  # why a reader misses a frame that came
 
@@ -52,6 +53,8 @@ class Observer:
         # Per chain: messages delivered, and a sum over the frames' last numbers. Two nodes with
         # equal tallies have been delivered the same messages.
         self._tallies: dict[ChainKey, list[int]] = {}
+        self._uncounted: list[tuple[float, StreamPart, FrameHead]] = []  # what was delivered
+        self._copies: dict[PartKey, int] = {}  # that were not added up yet
         self.links_lost = 0
         self.on_unreadable: Callable[[StreamPart, int, int], None] = lambda part, count, to: None
         self.notices: dict[str, int] = {}
@@ -77,15 +80,18 @@ class Observer:
 
     def forget_part(self, part: StreamPart) -> None:
         """Keep nothing of a part that the node has left."""
+        self._add_up()
         self._parts.pop(part_key(part), None)
         self.metrics.forget(part)
 
     def report(self, part: StreamPart, now: float) -> Report:
         """Return the node's account of a part, for its tracker."""
+        self._add_up()
         return self.metrics.report(part, now)
 
     def snapshot(self) -> dict[str, Any]:
         """Return everything that was counted."""
+        self._add_up()
         chains = {
             ".".join(names_of_chain(chain)): {"messages": count, "sum": total}
             for chain, (count, total) in self._tallies.items()
@@ -120,22 +126,31 @@ class Observer:
 
     def copies(self, effect: Copies) -> None:
         """Frames came that were here before."""
-        self.metrics.duplicate(self._parts.get(effect.part), len(effect.names))
+        self._copies[effect.part] = self._copies.get(effect.part, 0) + len(effect.names)
 
     def delivered(self, at: float, effect: Deliver) -> None:
         """The application has a frame."""
-        head = effect.head
-        # A timestamp is a whole millisecond, rounded down: half of one is the mean error.
-        delay_us = int(at * 1e6) - (head.first >> SEQUENCE_BITS) * 1000 - 500
-        self.metrics.deliver(effect.part, head.count, delay_us)
-        tally = self._tallies.get(head.chain)
-        if tally is None and len(self._tallies) < MAX_TALLIED_CHAINS:
-            tally = self._tallies[head.chain] = [0, 0]
-        if tally is not None:
-            tally[0] += head.count
-            tally[1] = tally[1] + head.last & 0xFFFFFFFFFFFF
+        self._uncounted.append((at, effect.part, effect.head))
+        if len(self._uncounted) >= MAX_UNCOUNTED:
+            self._add_up()
         if self._recorder is not None:
-            self._recorder.delivered(at, self._node, head, effect.hops, delay_us / 1000)
+            delay_ms = _delay_us(at, effect.head) / 1000
+            self._recorder.delivered(at, self._node, effect.head, effect.hops, delay_ms)
+
+    def _add_up(self) -> None:
+        """Count what was delivered, and what came again, since the last time."""
+        uncounted, self._uncounted = self._uncounted, []
+        for at, part, head in uncounted:
+            self.metrics.deliver(part, head.count, _delay_us(at, head))
+            tally = self._tallies.get(head.chain)
+            if tally is None and len(self._tallies) < MAX_TALLIED_CHAINS:
+                tally = self._tallies[head.chain] = [0, 0]
+            if tally is not None:
+                tally[0] += head.count
+                tally[1] = tally[1] + head.last & 0xFFFFFFFFFFFF
+        copies, self._copies = self._copies, {}
+        for key, count in copies.items():
+            self.metrics.duplicate(self._parts.get(key), count)
 
     def dropped(self, at: float, effect: Dropped) -> None:
         """A frame, or a copy of it, ended here."""
@@ -203,3 +218,9 @@ class Observer:
             self.notices[kind] = self.notices.get(kind, 0) + 1
             if self._recorder is not None:
                 self._recorder.noted(at, self._node, effect.kind, effect.detail, effect.part)
+
+
+def _delay_us(at: float, head: FrameHead) -> int:
+    """Return how long a frame was under way, as far as the two clocks agree."""
+    # A timestamp is a whole millisecond, rounded down: half of one is the mean error.
+    return int(at * 1e6) - (head.first >> SEQUENCE_BITS) * 1000 - 500

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
 
+from anabranch.core.codec import name_of
 from anabranch.core.errors import RemoteError
 from anabranch.core.handshake import Accepting, Dialling, Ready, encode
 from anabranch.core.identity import Verify
@@ -80,8 +81,10 @@ class Keeper(Protocol):
     def opened(self, connection: "Connection") -> None:
         """Whom we dialled is ready."""
 
-    def due(self, connection: "Connection") -> None:
-        """Something waits to be written: flush the connection later in this turn of the loop."""
+    unsent: list["Connection"]  # whose queues wait to be written
+
+    def will_flush(self) -> None:
+        """Something is unsent: flush all that is, before this turn of the loop is over."""
 
     def let_go(self, connection: "Connection") -> None:
         """The owner ends this link."""
@@ -147,15 +150,18 @@ class Connection(WSListener):
             self._queue.clear()
         if not self._flush_due:
             self._flush_due = True
-            self._keeper.due(self)
+            keeper = self._keeper
+            keeper.unsent.append(self)
+            if len(keeper.unsent) == 1:
+                keeper.will_flush()
 
     def withdraw(self, names: list[bytes]) -> int:
         """Take frames with these heads out of the queue; return how many bytes that were."""
-        if not self._queue:
+        queue = self._queue
+        if not queue or (len(queue) == len(names) == 1 and name_of(queue[0]) != names[0]):
             return 0
-        before = len(self._queue)
-        self._queue, size = without(self._queue, names)
-        self._queued_bytes -= size + LENGTH_BYTES * (before - len(self._queue))
+        self._queue, size = without(queue, names)
+        self._queued_bytes -= size + LENGTH_BYTES * (len(queue) - len(self._queue))
         return size
 
     def close(self, reason: str) -> None:

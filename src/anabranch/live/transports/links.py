@@ -31,7 +31,7 @@ class Links:
         self.held: dict[NodeId, Connection] = {}  # each waits for a link to end or a dial to fail
         self.dials: dict[NodeId, Dial] = {}
         self.finds: set[Dial] = set()  # nobody has proved itself there yet
-        self._due: list[Connection] = []  # with something to write in this turn of the loop
+        self.unsent: list[Connection] = []  # with something to write in this turn of the loop
         self._scheduled = False  # the end of this turn
         self._haste = 0  # how often in this turn something was to leave at once
         self._busy = False  # whether that was often in the last turn that had something to write
@@ -107,16 +107,15 @@ class Links:
         if peer not in self.up and not ours_comes_first:
             self._promote(peer)
 
-    def due(self, connection: Connection) -> None:
-        """Flush a connection before this turn of the loop is over, with all others that are due."""
+    def will_flush(self) -> None:
+        """Flush what is unsent before this turn of the loop is over."""
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._end_turn)
-        self._due.append(connection)
 
     def hasten(self) -> None:
         """Flush them now, unless this was asked more than once in the last turn or in this one."""
-        if self._due:
+        if self.unsent:
             self._haste += 1
             if self._haste == 1 and not self._busy:
                 self._flush()
@@ -127,8 +126,8 @@ class Links:
         self._flush()
 
     def _flush(self) -> None:
-        due, self._due = self._due, []
-        for connection in due:
+        unsent, self.unsent = self.unsent, []
+        for connection in unsent:
             connection.flush()
 
     def let_go(self, connection: Connection) -> None:
