@@ -76,6 +76,7 @@ class Driver:
         self._early_bytes = 0
         self._ended = False
         self._handling = False
+        self._at_once = False  # whether what is sent now shall not wait for the end of the turn
         self._timer: asyncio.TimerHandle | None = None
         self._armed_at: float | None = None
         self._on_failure: list[Callable[[BaseException], None]] = []
@@ -116,6 +117,11 @@ class Driver:
         self._waiting.append(event)
         if not self._handling:
             self._drain()
+
+    def feed_at_once(self, event: Event) -> None:
+        """Let an event happen, and what it sends leave at once, if not much else does."""
+        self._at_once = True
+        self.feed(event)
 
     def say(self, to: NodeId, message: Control) -> bool:
         """Send a control message on behalf of the process; tells whether there is a link."""
@@ -193,7 +199,7 @@ class Driver:
             self._fail(error)
             raise
         finally:
-            self._handling = False
+            self._handling = self._at_once = False
         due = machine.wakeup_at
         if due is not None and (self._armed_at is None or due < self._armed_at):
             self._arm(machine, now)
@@ -291,7 +297,7 @@ class Driver:
                 for forward, packet in zip(forwards, packets, strict=True):
                     observer.sent(now, peer, forward.head, len(packet))
         observer.metrics.bytes_out += sent_bytes
-        if forwards[0].is_first_hand:
+        if self._at_once or forwards[0].is_first_hand:
             self._transport.hasten()
 
     def _withdraw(self, copies: Copies) -> None:

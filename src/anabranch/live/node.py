@@ -86,7 +86,7 @@ class Node:
         self.failed = asyncio.Event()  # by a mistake of ours
         self._reporting: asyncio.TimerHandle | None = None
         self._turns = Turns()
-        self.publications = Publications(self._feed, observer.name_part, transport.hasten)
+        self.publications = Publications(self._feed, observer.name_part, self._feed_at_once)
         self._subscriptions = Subscriptions(self._feed, observer.name_part, self._unread)
         observer.on_unreadable = self._subscriptions.unreadable
         self.driver = Driver(
@@ -115,6 +115,9 @@ class Node:
 
     def _feed(self, event: Event) -> None:
         self.driver.feed(event)
+
+    def _feed_at_once(self, event: Event) -> None:
+        self.driver.feed_at_once(event)
 
     @property
     def address(self) -> str:

@@ -42,15 +42,15 @@ class Publications:
         self,
         feed: Callable[[Event], None],
         began: Callable[[StreamPart], None],
-        hasten: Callable[[], None],
+        feed_at_once: Callable[[Event], None],
     ) -> None:
         """`began` hears of every part that something is published to.
 
-        `hasten` lets what is queued for neighbours leave at once.
+        `feed_at_once` also lets what is sent to neighbours leave at once.
         """
         self._feed = feed
         self._began = began
-        self._hasten = hasten
+        self._feed_at_once = feed_at_once
         self.parts: dict[StreamPart, None] = {}  # that we publish to
         self._chains: dict[PartKey, tuple[str, str]] = {}  # our own: publisher, chain
         self._drafts: dict[StreamPart, list[Draft]] = {}  # of this turn of the loop
@@ -82,8 +82,8 @@ class Publications:
         if self._in_turn == 1:
             asyncio.get_running_loop().call_soon(self._flush)
             if self._one_at_a_time:
-                self._hand_over(part, [draft])
-                self._hasten()
+                self._begin(part)
+                self._feed_at_once(Publish(part, [draft]))
                 return publication
         self._drafts.setdefault(part, []).append(draft)
         return publication
@@ -112,13 +112,13 @@ class Publications:
         if self._drafts:
             drafts, self._drafts = self._drafts, {}
             for part, of_part in drafts.items():
-                self._hand_over(part, of_part)
+                self._begin(part)
+                self._feed(Publish(part, of_part))
 
-    def _hand_over(self, part: StreamPart, drafts: list[Draft]) -> None:
+    def _begin(self, part: StreamPart) -> None:
         if part not in self.parts:
             self.parts[part] = None
             self._began(part)
-        self._feed(Publish(part, drafts))
 
     def chain(self, part: StreamPart) -> str:
         """Return the id of our own chain in a part that we have published to."""

@@ -83,7 +83,7 @@ class Keeper(Protocol):
 
     unsent: list["Connection"]  # whose queues wait to be written
 
-    def will_flush(self) -> None:
+    def will_flush(self, loop: asyncio.AbstractEventLoop) -> None:
         """Something is unsent: flush all that is, before this turn of the loop is over."""
 
     def let_go(self, connection: "Connection") -> None:
@@ -153,14 +153,19 @@ class Connection(WSListener):
             keeper = self._keeper
             keeper.unsent.append(self)
             if len(keeper.unsent) == 1:
-                keeper.will_flush()
+                keeper.will_flush(self._loop)
 
     def withdraw(self, names: list[bytes]) -> int:
         """Take frames with these heads out of the queue; return how many bytes that were."""
         queue = self._queue
-        if not queue or (len(queue) == len(names) == 1 and name_of(queue[0]) != names[0]):
+        if len(queue) == len(names) == 1:  # as nearly always, if there is any
+            if name_of(queue[0]) != names[0]:
+                return 0
+            self._queue, size = [], len(queue[0])
+        elif queue:
+            self._queue, size = without(queue, names)
+        else:
             return 0
-        self._queue, size = without(queue, names)
         self._queued_bytes -= size + LENGTH_BYTES * (len(queue) - len(self._queue))
         return size
 

@@ -107,11 +107,11 @@ class Links:
         if peer not in self.up and not ours_comes_first:
             self._promote(peer)
 
-    def will_flush(self) -> None:
+    def will_flush(self, loop: asyncio.AbstractEventLoop) -> None:
         """Flush what is unsent before this turn of the loop is over."""
         if not self._scheduled:
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._end_turn)
+            loop.call_soon(self._end_turn)
 
     def hasten(self) -> None:
         """Flush them now, unless this was asked more than once in the last turn or in this one."""
