@@ -134,7 +134,7 @@ class Peer:
     def _kinds_of_events(self) -> dict[type, _Do]:
         kinds: dict[type, _Do] = {
             Received: self._received,
-            ReceivedBatch: self._batch,
+            ReceivedBatch: self._begin,
             Wakeup: self._wakeup,
             LinkUp: self._link_up,
             LinkDown: self._link_down,
@@ -151,7 +151,30 @@ class Peer:
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Take one event; return what is to be done about it."""
-        return self._handlers[type(event)](event, now)
+        if type(event) is not ReceivedBatch or self._handlers is not self._kinds:
+            return self._handlers[type(event)](event, now)
+        sender, data, edges = event.sender, event.packets.data, event.packets.edges
+        effects: list[Effect] = []
+        incoming = self._incoming
+        try:
+            place = incoming.take(sender, data, edges, 0, now, effects)
+            if incoming.fresh:
+                incoming.settle(sender, now, effects)
+            while place < len(edges):
+                done = self._control(sender, data[edges[place] : edges[place + 1]], now)
+                effects += done
+                is_last = place + 2 == len(edges)
+                if is_last or any(type(e) is Disconnect and e.peer == sender for e in done):
+                    break
+                place = incoming.take(sender, data, edges, place + 2, now, effects)
+                incoming.settle(sender, now, effects)
+        except RemoteError as error:
+            effects += incoming.confirm(sender) + self._punish(sender, error, now)
+        if incoming.confirmed:
+            effects += incoming.confirm(sender)
+        if incoming.has_moved:
+            self._wake_by(incoming.due())
+        return effects
 
     def _begin(self, event: Event, now: float) -> list[Effect]:
         """Start the services before the first event, whatever that is."""
@@ -184,31 +207,7 @@ class Peer:
     # --- Packets --------------------------------------------------------------------------
 
     def _received(self, event: Received, now: float) -> list[Effect]:
-        return self._batch(ReceivedBatch(event.sender, Packets.of([event.data])), now)
-
-    def _batch(self, event: ReceivedBatch, now: float) -> list[Effect]:
-        sender, data, edges = event.sender, event.packets.data, event.packets.edges
-        effects: list[Effect] = []
-        incoming = self._incoming
-        try:
-            place = incoming.take(sender, data, edges, 0, now, effects)
-            if incoming.fresh:
-                incoming.settle(sender, now, effects)
-            while place < len(edges):
-                done = self._control(sender, data[edges[place] : edges[place + 1]], now)
-                effects += done
-                is_last = place + 2 == len(edges)
-                if is_last or any(type(e) is Disconnect and e.peer == sender for e in done):
-                    break
-                place = incoming.take(sender, data, edges, place + 2, now, effects)
-                incoming.settle(sender, now, effects)
-        except RemoteError as error:
-            effects += incoming.confirm(sender) + self._punish(sender, error, now)
-        if incoming.confirmed:
-            effects += incoming.confirm(sender)
-        if incoming.has_moved:
-            self._wake_by(incoming.due())
-        return effects
+        return self.handle(ReceivedBatch(event.sender, Packets.of([event.data])), now)
 
     def _control(self, sender: NodeId, data: bytes, now: float) -> list[Effect]:
         message = codec.decode(data)

@@ -115,7 +115,7 @@ class Subscription:
         self._waiting_bytes = 0
         self._ready: deque[Message] = deque()  # of the frame that is being read
         self._missed_since = 0  # dropped since the last message that was read
-        self._news: Handover | None = None  # where the reader waits
+        self.news: Handover | None = None  # where the reader waits
         self._has_reader = False  # that waits, or is about to go on
         self._entered = False
         self._open = False
@@ -147,8 +147,8 @@ class Subscription:
         if self._open:
             self._open = False
             self._leave(self)
-            if self._news is not None:
-                self._news.pass_on_soon()
+            if self.news is not None:
+                self.news.pass_on_soon()
 
     def fail(self, error: AnabranchError) -> None:
         """Let the reader know that nothing will come any more, after what has come."""
@@ -234,8 +234,8 @@ class Subscription:
 
     def wake(self) -> None:
         """Let who waits read what was put here, at once if that can be."""
-        if self._news is not None:
-            self._news.pass_on()
+        if self.news is not None:
+            self.news.pass_on()
 
     async def discard(self) -> None:
         """Read nothing and keep nothing until the subscription ends: for who only carries."""
@@ -274,7 +274,8 @@ class Subscription:
                 else:
                     self._note(waiting)
             elif self._open:
-                news = self._begin_to_wait()
+                news = self.news if self.news and not self._has_reader else self._begin_to_wait()
+                self._has_reader = True
                 try:
                     await news
                 finally:
@@ -288,10 +289,10 @@ class Subscription:
     def _begin_to_wait(self) -> Handover:
         if self._has_reader:
             raise LocalError("two readers wait on one subscription: give each its own")
-        if self._news is None:
-            self._news = Handover(asyncio.get_running_loop())
+        if self.news is None:
+            self.news = Handover(asyncio.get_running_loop())
         self._has_reader = True
-        return self._news
+        return self.news
 
     def _note(self, waiting: Missed | PageEnded | HistoryEnded) -> None:
         """Take note of what is to be known before the next message."""

@@ -131,7 +131,8 @@ class Subscriptions:
         if self._news_for:
             news_for, self._news_for = self._news_for, []
             for subscription in news_for:
-                subscription.wake()
+                if subscription.news is not None:  # as in its `wake`, without the call
+                    subscription.news.pass_on()
 
     def missed(self, effect: Missed) -> None:
         """Tell a reader that messages did not come."""

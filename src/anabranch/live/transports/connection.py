@@ -82,9 +82,10 @@ class Keeper(Protocol):
         """Whom we dialled is ready."""
 
     unsent: list["Connection"]  # whose queues wait to be written
+    has_turn: bool  # whether this turn of the loop will end with `end_turn`
 
-    def will_flush(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Something is unsent: flush all that is, before this turn of the loop is over."""
+    def end_turn(self) -> None:
+        """Flush what is unsent."""
 
     def let_go(self, connection: "Connection") -> None:
         """The owner ends this link."""
@@ -152,8 +153,9 @@ class Connection(WSListener):
             self._flush_due = True
             keeper = self._keeper
             keeper.unsent.append(self)
-            if len(keeper.unsent) == 1:
-                keeper.will_flush(self._loop)
+            if not keeper.has_turn:
+                keeper.has_turn = True
+                self._loop.call_soon(keeper.end_turn)
 
     def withdraw(self, names: list[bytes]) -> int:
         """Take frames with these heads out of the queue; return how many bytes that were."""
@@ -191,7 +193,15 @@ class Connection(WSListener):
         self._flush_due = False
         if self.stage is not _UP:
             return
-        if self._queue:  # else all of it was withdrawn
+        queue = self._queue
+        if len(queue) == 1 and len(queue[0]) < len(LENGTHS):  # as nearly always
+            assert self._socket is not None
+            self._queue, self._queued_bytes = [], 0
+            batch = bytearray().join((_FRAME_ROOM, LENGTHS[len(queue[0])], queue[0]))
+            self._socket.send_reuse_external_bytearray(_BINARY, batch, _ROOM_BYTES)
+            if self._is_paused:
+                self._buffered_bytes = self._socket.underlying_transport.get_write_buffer_size()
+        elif queue:  # else all of it was withdrawn
             self._write_queue()
         if self._full:
             self.finish("link-full", abort=True)
@@ -350,12 +360,8 @@ class Connection(WSListener):
     def _write_queue(self) -> None:
         assert self._socket is not None
         queue, self._queue, self._queued_bytes = self._queue, [], 0
-        if len(queue) == 1 and len(queue[0]) < len(LENGTHS):  # as nearly always
-            batch = bytearray().join((_FRAME_ROOM, LENGTHS[len(queue[0])], queue[0]))
+        for batch in batches(queue, _FRAME_ROOM):
             self._socket.send_reuse_external_bytearray(_BINARY, batch, _ROOM_BYTES)
-        else:
-            for batch in batches(queue, _FRAME_ROOM):
-                self._socket.send_reuse_external_bytearray(_BINARY, batch, _ROOM_BYTES)
         if self._is_paused:
             self._buffered_bytes = self._socket.underlying_transport.get_write_buffer_size()
 

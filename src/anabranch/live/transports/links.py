@@ -32,7 +32,7 @@ class Links:
         self.dials: dict[NodeId, Dial] = {}
         self.finds: set[Dial] = set()  # nobody has proved itself there yet
         self.unsent: list[Connection] = []  # with something to write in this turn of the loop
-        self._scheduled = False  # the end of this turn
+        self.has_turn = False
         self._haste = 0  # how often in this turn something was to leave at once
         self._busy = False  # whether that was often in the last turn that had something to write
         self._closed = False
@@ -107,25 +107,19 @@ class Links:
         if peer not in self.up and not ours_comes_first:
             self._promote(peer)
 
-    def will_flush(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Flush what is unsent before this turn of the loop is over."""
-        if not self._scheduled:
-            self._scheduled = True
-            loop.call_soon(self._end_turn)
-
     def hasten(self) -> None:
         """Flush them now, unless this was asked more than once in the last turn or in this one."""
         if self.unsent:
             self._haste += 1
             if self._haste == 1 and not self._busy:
-                self._flush()
+                unsent, self.unsent = self.unsent, []
+                for connection in unsent:
+                    connection.flush()
 
-    def _end_turn(self) -> None:
-        self._scheduled = False
+    def end_turn(self) -> None:
+        """Flush what is unsent; before this turn of the loop is over."""
+        self.has_turn = False
         self._busy, self._haste = self._haste > 1, 0
-        self._flush()
-
-    def _flush(self) -> None:
         unsent, self.unsent = self.unsent, []
         for connection in unsent:
             connection.flush()
