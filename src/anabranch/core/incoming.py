@@ -203,7 +203,8 @@ class Incoming:
         verify, proof, genuine = self._verify, frames.proof, 0
         for new in fresh:
             publisher: NodeId = new.head.chain[:NODE_ID_BYTES]  # type: ignore[assignment]
-            if not verify(publisher, *proof(new.frame)):
+            covered, signature = proof(new.frame)
+            if not verify(publisher, covered, signature):
                 break
             genuine += 1
         for new in fresh[:genuine]:

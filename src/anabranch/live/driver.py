@@ -68,7 +68,7 @@ class Driver:
         self._transport = transport
         self._handlers = handlers
         self._observer = observer
-        self._clock = clock or Clock()
+        self._clock = clock or Clock().__call__  # which is called straight, where a Clock is not
         self._hand_over = deliver
         self._at_rest = at_rest
         self._machine: Machine | None = None
@@ -291,7 +291,10 @@ class Driver:
                 for forward in forwards:
                     observer.dropped(now, Dropped(forward.head, "no-link", peer))
                 continue
-            link.send(*packets)
+            if len(packets) == 1:
+                link.send(packets[0])
+            else:
+                link.send(*packets)
             sent_bytes += size
             if observer.traces:
                 for forward, packet in zip(forwards, packets, strict=True):

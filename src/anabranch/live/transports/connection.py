@@ -24,6 +24,7 @@ from anabranch.core.errors import RemoteError
 from anabranch.core.handshake import Accepting, Dialling, Ready, encode
 from anabranch.core.identity import Verify
 from anabranch.core.ids import NodeId
+from anabranch.core.packets import Packets
 from anabranch.live.transports import LinkOwner
 from anabranch.live.transports.batches import LENGTH_BYTES, LENGTHS, batches, packets, without
 
@@ -271,8 +272,13 @@ class Connection(WSListener):
         try:
             if kind == _BINARY and frame.fin:
                 if self.stage is _UP:
-                    batch = packets(frame.get_payload_as_bytes())
-                    self._keeper.owner.received(self.peer, batch)
+                    batch = frame.get_payload_as_bytes()
+                    end = len(batch)
+                    is_one = LENGTH_BYTES < end < len(LENGTHS) and batch.startswith(
+                        LENGTHS[end - LENGTH_BYTES]
+                    )  # as nearly always
+                    came = Packets(batch, (LENGTH_BYTES, end)) if is_one else packets(batch)
+                    self._keeper.owner.received(self.peer, came)
                 else:
                     self._open(frame.get_payload_as_bytes())
             elif kind == _PING:
