@@ -170,6 +170,18 @@ def test_what_was_never_offered_cannot_be_confirmed() -> None:
     assert len(mine.confirm(CHAIN, frame.head.last)) == 1
 
 
+def test_a_word_is_settled_when_nothing_waits_for_it_and_it_can_be_true() -> None:
+    mine = publishing()
+    one, two = made(mine, 1), made(mine, 2)
+    assert not mine.has_settled(CHAIN, [one.head.last])
+    mine.confirm(CHAIN, one.head.last)
+    assert not mine.has_settled(CHAIN, [one.head.last])  # another frame still waits
+    mine.confirm(CHAIN, two.head.last)
+    assert mine.has_settled(CHAIN, [one.head.last, two.head.last])
+    assert not mine.has_settled(CHAIN, [one.head.last, two.head.last + 1])  # nobody can have that
+    assert not mine.has_settled(chain_key(ME.node, 8), [one.head.last])
+
+
 def test_a_frame_says_nothing_of_those_before_it() -> None:
     # The neighbour that was sent the first one may have died with it.
     mine = publishing()

@@ -9,6 +9,7 @@ from anabranch.core.machine import (
     Disconnect,
     Forward,
     LinkDown,
+    Outcome,
     Received,
     Rtt,
     Send,
@@ -117,6 +118,30 @@ def test_a_frame_is_packed_once_for_each_route() -> None:
         assert [len(wire.sent) for wire in wires] == [1, 1, 1]
         assert bench.counted()["dropped"] == {"no-link": 1}
         assert bench.observer.metrics.bytes_out == 3 * len(first)
+
+    run(main)
+
+
+def test_what_is_fed_at_once_leaves_at_once_and_nothing_after_it() -> None:
+    async def main(bench: Bench) -> None:
+        _, wire = bench.link(A, B)
+        frame = Chain(SIGNERS[5]).frame(b"hello")
+        sent = [Forward(1, head(frame), [(B, b"\2")], frame), Outcome(1, "sent")]
+        bench.machine.on(Congested, lambda _: sent)
+        bench.driver.feed_at_once(Congested(A))
+        in_order = [Congested(A), ("sent", B), "hastened", Outcome(1, "sent")]
+        assert bench.log == in_order
+        bench.driver.feed(Congested(A))
+        assert bench.log[4:] == [each for each in in_order if each != "hastened"]
+        bench.log.clear()
+        bench.machine.on(Writable, lambda _: sent[1:])
+        wire.on_send = lambda: bench.driver.feed_at_once(Writable(A))  # while another is handled
+        bench.driver.feed(Congested(A))
+        assert bench.log == [*in_order, Writable(A), Outcome(1, "sent")]
+        wire.on_send = None
+        bench.log.clear()
+        bench.driver.feed(Congested(A))
+        assert "hastened" not in bench.log
 
     run(main)
 

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from anabranch.core.ids import FrameHead, StreamPart, number_of, show
+from anabranch.core.ids import FrameHead, StreamPart, number_of, part_key, show
 from anabranch.core.key_asking import NO_KEY
 from anabranch.core.key_exchange import UNREADABLE
 from anabranch.core.machine import (
@@ -20,7 +20,7 @@ from anabranch.core.machine import (
     Send,
 )
 from anabranch.core.messages import Contact, Instruction, Leave
-from anabranch.live.observer import MAX_KINDS, MAX_TALLIED_CHAINS, Observer
+from anabranch.live.observer import MAX_KINDS, MAX_TALLIED_CHAINS, MAX_UNCOUNTED, Observer
 from anabranch.traces import schema
 from anabranch.traces.recorder import Recorder
 from machines import NODES, OTHER, PART, SIGNERS, START, Chain, data, head
@@ -65,6 +65,20 @@ def test_a_delivery_is_counted_with_its_delay_and_traced() -> None:
         3,
         249.5,
     )
+
+
+def test_what_waits_to_be_added_up_is_bounded_and_in_every_account() -> None:
+    observer, chain = Observer(ME), Chain(SIGNERS[5])
+    observer.name_part(PART)
+    for number in range(1, MAX_UNCOUNTED + 2):
+        observer.delivered(START, delivery(chain, b"x"))
+        assert len(observer._uncounted) == number % MAX_UNCOUNTED
+    observer.copies(Copies(part_key(PART), A, [b"one"]))
+    report = observer.report(PART, START)
+    assert (report.delivered, report.duplicates) == (MAX_UNCOUNTED + 1, 1)
+    observer.delivered(START, delivery(chain, b"x"))
+    observer.forget_part(PART)
+    assert observer.snapshot()["parts"] == {}  # nothing comes back of what was left
 
 
 def test_equal_tallies_mean_the_same_messages() -> None:

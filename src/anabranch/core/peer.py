@@ -296,8 +296,9 @@ class Peer:
 
     def _rtt(self, event: Rtt, now: float) -> list[Effect]:
         effects: list[Effect] = []
-        for overlay in self._parts.overlays.values() if self._links.is_up(event.peer) else ():
-            effects += self._applied(overlay.rtt(event.peer, event.seconds, now), now)
+        if self._links.is_up(event.peer):
+            for overlay in self._parts.overlays.values():
+                effects += self._applied(overlay.rtt(event.peer, event.seconds, now), now)
         return self._after(effects, now) if effects else effects
 
     # --- What the application wants, and what the transport has to say of slow links ------

@@ -274,8 +274,7 @@ class Subscription:
                 else:
                     self._note(waiting)
             elif self._open:
-                news = self.news if self.news and not self._has_reader else self._begin_to_wait()
-                self._has_reader = True
+                news = self._begin_to_wait()
                 try:
                     await news
                 finally:

@@ -72,6 +72,8 @@ class Keeper(Protocol):
     timing: Timing
     owner: LinkOwner
     verify: Verify
+    unsent: list["Connection"]  # whose queues wait to be written
+    has_turn: bool  # whether this turn of the loop will end with `end_turn`
 
     def welcomed(self, connection: "Connection") -> bool:
         """Whom we dialled has proved itself: shall we?"""
@@ -81,9 +83,6 @@ class Keeper(Protocol):
 
     def opened(self, connection: "Connection") -> None:
         """Whom we dialled is ready."""
-
-    unsent: list["Connection"]  # whose queues wait to be written
-    has_turn: bool  # whether this turn of the loop will end with `end_turn`
 
     def end_turn(self) -> None:
         """Flush what is unsent."""
