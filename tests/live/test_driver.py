@@ -29,7 +29,7 @@ from anabranch.core.machine import (
 )
 from anabranch.core.messages import Leave
 from anabranch.core.packets import Packets
-from anabranch.live.driver import MAX_EARLY_BYTES, Driver
+from anabranch.live.driver import MAX_EARLY_BYTES, ROUNDING_S
 from anabranch.traces import schema
 from live.scripted import ME, START, A, B, Bench, C, Wire, run
 from machines import PART, SIGNERS, Chain, head
@@ -235,7 +235,7 @@ def test_while_somebody_traces_every_packet_is_an_event_of_its_own() -> None:
 
 def test_a_loop_that_rounds_to_milliseconds_does_not_ring_too_early() -> None:
     async def main(bench: Bench) -> None:
-        bench.driver.rounding_s = Driver.rounding_s
+        bench.driver.rounding_s = ROUNDING_S
         wake_at(bench, event=Congested(A), at=START + 0.0104)
         (armed_at,) = bench.loop.armed()
         assert START + round((armed_at - START) * 1000) / 1000 >= START + 0.0104

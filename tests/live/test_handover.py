@@ -22,7 +22,7 @@ class Waiting:
     async def _wait(self, times: int) -> None:
         WHO.set("the one who waits")
         for _ in range(times):
-            await self.handover
+            await self.handover.wait()
             self.went_on.append(WHO.get())
 
     async def ready(self) -> "Waiting":
@@ -75,7 +75,12 @@ def test_where_nobody_waits_nothing_happens() -> None:
         handover.pass_on()
         handover.pass_on_soon()
         assert not handover.is_awaited
-        assert not handover.cancel()
+        future = handover.wait()  # which nobody does as yet
+        assert handover.is_awaited
+        asyncio.get_running_loop().call_soon(handover.pass_on)
+        await asyncio.sleep(0)
+        assert future.done()
+        assert not handover.is_awaited
 
     run(main())
 
@@ -113,7 +118,7 @@ def test_a_timeout_ends_the_waiting() -> None:
         for _ in range(2):
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.001):
-                    await handover
+                    await handover.wait()
         assert not handover.is_awaited
 
     run(main())

@@ -14,7 +14,7 @@ from functools import lru_cache
 import msgspec
 
 from anabranch.core.errors import RemoteError
-from anabranch.core.frames import HEAD, MAX_FRAME_BYTES
+from anabranch.core.frames import HEAD_BYTES, MAX_FRAME_BYTES
 from anabranch.core.messages import Bulk, Control, Small
 
 PROTOCOL_VERSION = 4
@@ -80,7 +80,7 @@ def name_of(packet: bytes) -> bytes:
     if not packet.startswith(DATA_HEAD):
         return b""
     start = 4 + packet[3]
-    return packet[start : start + HEAD.size]
+    return packet[start : start + HEAD_BYTES]
 
 
 def frame_start(data: bytes, at: int = 0, end: int | None = None) -> int:

@@ -173,7 +173,8 @@ class Duplicates:
         """Say whether a verified frame brings something new, and if so settle it."""
         if self._chains.get(key) == previous < first <= last:  # most go on where one ended
             self._chains[key] = last
-            self._chains.move_to_end(key)
+            if len(self._chains) > 1:  # a single one is at the end
+                self._chains.move_to_end(key)
             return NEW
         verdict = self.check(key, previous, first, last)
         if verdict is NEW:

@@ -35,10 +35,11 @@ from anabranch.core.messages.data import (
 
 FRAME_VERSION = 1
 HEAD = struct.Struct(">B16s28sQQQHI")
+HEAD_BYTES = HEAD.size
 SIGNATURE_BYTES = 64
-_AROUND_BODY_BYTES = HEAD.size + SIGNATURE_BYTES
-MIN_FRAME_BYTES = HEAD.size + 1 + SIGNATURE_BYTES
-MAX_FRAME_BYTES = HEAD.size + MAX_FRAME_BODY_BYTES + SIGNATURE_BYTES
+_AROUND_BODY_BYTES = HEAD_BYTES + SIGNATURE_BYTES
+MIN_FRAME_BYTES = HEAD_BYTES + 1 + SIGNATURE_BYTES
+MAX_FRAME_BYTES = HEAD_BYTES + MAX_FRAME_BODY_BYTES + SIGNATURE_BYTES
 
 _DOMAIN = b"anabranch frame v1\0"
 _NUMBERS_END = 1 << 63
@@ -125,7 +126,10 @@ def build(
     """Make and sign the frame of numbered drafts; a lock encrypts them."""
     assert 1 <= len(drafts) <= MAX_FRAME_MESSAGES
     first, last = drafts[0][0], drafts[-1][0]
-    items = _encode([Item(number - first, d.content_type, d.content) for number, d in drafts])
+    if len(drafts) == 1:
+        items = _encode([Item(0, drafts[0][1].content_type, drafts[0][1].content)])
+    else:
+        items = _encode([Item(number - first, d.content_type, d.content) for number, d in drafts])
     if lock is None:
         body = _encode((items, 0, b""))
     else:
@@ -141,14 +145,14 @@ def is_clear(frame: bytes) -> bool:
 
     A body in the clear is an array of three, of which the items end where its last bytes begin.
     """
-    begins = frame.startswith(_clear_start(len(frame)), HEAD.size)
+    begins = frame.startswith(_clear_start(len(frame)), HEAD_BYTES)
     return begins and frame[_CLEAR_END_AT:-SIGNATURE_BYTES] == _CLEAR_END
 
 
 @lru_cache(1_024)
 def _clear_start(size: int) -> bytes:
     """Return how the body of a frame in the clear of this size begins, up to the items."""
-    left = size - HEAD.size - len(_CLEAR_END) - SIGNATURE_BYTES
+    left = size - HEAD_BYTES - len(_CLEAR_END) - SIGNATURE_BYTES
     for kind, length_bytes in ((b"\x93\xc4", 1), (b"\x93\xc5", 2), (b"\x93\xc6", 4)):
         items = left - len(kind) - length_bytes
         if 0 <= items < 1 << 8 * length_bytes:
@@ -159,7 +163,7 @@ def _clear_start(size: int) -> bytes:
 def lock_of(frame: bytes) -> Lock:
     """Read how a frame is encrypted and with which key, at a small part of what opening costs."""
     try:
-        return _decode_lock(memoryview(frame)[HEAD.size : -SIGNATURE_BYTES])
+        return _decode_lock(memoryview(frame)[HEAD_BYTES:-SIGNATURE_BYTES])
     except (msgspec.DecodeError, RecursionError) as error:
         raise RemoteError("frame-body", str(error)) from error
 
@@ -172,7 +176,7 @@ def messages(frame: bytes, key: bytes = b"", head: FrameHead | None = None) -> l
     """
     head = head or peek(frame)
     try:
-        body = _decode_body(frame[HEAD.size : -SIGNATURE_BYTES])
+        body = _decode_body(frame[HEAD_BYTES:-SIGNATURE_BYTES])
         items = _decode_items(body.items if not body.encryption else _unlocked(head, body, key))
     except (msgspec.DecodeError, RecursionError) as error:
         raise RemoteError("frame-body", str(error)) from error

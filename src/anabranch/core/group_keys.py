@@ -183,9 +183,6 @@ class _Current(msgspec.Struct):
     since: float = 0.0
     frames: int = 0
 
-    def ends(self, now: float) -> bool:
-        return self.look_again_at is not None and self.look_again_at <= now
-
 
 class Locks:
     """What our own frames are encrypted with, stream by stream."""
@@ -268,8 +265,10 @@ class Locks:
     def _look(self, stream: str, now: float) -> _Current:
         """Return how a stream is encrypted, without a key if the last one may be used no more."""
         current = self._current.get(stream)
-        if current is not None and stream not in self._changed and not current.ends(now):
-            return current
+        if current is not None and stream not in self._changed:
+            until = current.look_again_at
+            if until is None or until > now:
+                return current
         self._changed.discard(stream)
         state = self._stream(stream)
         readers = frozenset[NodeId]() if state is None else state.readers(now)

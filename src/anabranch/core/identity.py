@@ -106,6 +106,8 @@ class Identity:
 class KnownKeys:
     """Verifies signatures, remembering the keys of the publishers it has met."""
 
+    __slots__ = ("_bound", "_keys")
+
     def __init__(self, bound: int = MAX_KNOWN_KEYS) -> None:
         self._bound = bound
         self._keys: OrderedDict[NodeId, Any] = OrderedDict()
@@ -123,7 +125,7 @@ class KnownKeys:
             if found is None:
                 return False
             key = found.public_key
-        else:
+        elif len(self._keys) > 1:  # a single one is at the end
             self._keys.move_to_end(publisher)
         # Recovery accepts a high s and plain verification does not, so every frame passes here.
         parsed = _new(_SIGNATURE)

@@ -13,6 +13,7 @@ from anabranch.core import codec, frames
 from anabranch.core.congestion import Congestion
 from anabranch.core.duplicates import CONTRADICTION, NEW, SEEN, TOO_OLD, Verdict
 from anabranch.core.errors import RemoteError
+from anabranch.core.frames import HEAD_BYTES
 from anabranch.core.identity import Verify
 from anabranch.core.ids import MAX_SKEW_S as MAX_SKEW_S
 from anabranch.core.ids import (
@@ -24,6 +25,7 @@ from anabranch.core.ids import (
     StreamPart,
 )
 from anabranch.core.key_exchange import KeyExchange
+from anabranch.core.known_frames import MAX_YOUNG, Known
 from anabranch.core.links import Links
 from anabranch.core.machine import Copies, Deliver, Dropped, Effect, Forward, Send
 from anabranch.core.messages import Got
@@ -36,7 +38,6 @@ from anabranch.core.storage import Storage
 
 _WHY = {CONTRADICTION: "contradiction", TOO_OLD: "too-old"}
 
-HEAD_BYTES = frames.HEAD.size
 _VERSION, _DATA = codec.DATA_HEAD
 _SHORTEST = 4 + HEAD_BYTES
 _LONGEST_BEFORE = 4 + codec.MAX_ROUTE_BYTES
@@ -57,7 +58,7 @@ class Incoming:
 
     # A simulation has thousands of these, and every packet meets another one.
     __slots__ = (
-        *("_apply", "_congestion", "_keys", "_known", "_links", "_moved", "_parts"),
+        *("_apply", "_congestion", "_find", "_keys", "_known", "_links", "_moved", "_parts"),
         *("_permission", "_reader", "_recent", "_serve", "_storage", "_verify", "_waiting"),
         *("confirmed", "fresh", "has_moved"),
     )
@@ -81,6 +82,7 @@ class Incoming:
         self._waiting: set[bytes] = set()
         self.has_moved = False  # whether anything was set going since `due` was asked
         self._parts = parts
+        self._find = parts.get
         self._known = parts.known
         self._recent = parts.recent
         self._links = links
@@ -168,8 +170,8 @@ class Incoming:
         """Take the head apart of the frame that begins at `start`, in a packet from `at`."""
         if start == end or start - at > _LONGEST_BEFORE or end - at > codec.MAX_DATA_BYTES:
             start = codec.frame_start(data, at, end)  # which says what is wrong, as a rule
-        head = frames.peek(data, start, end)
-        state = self._parts.get(head.part)
+        head, find = frames.peek(data, start, end), self._find
+        state = find(head.part)
         if state is None or not state.overlay.accepts(state.part, sender):
             self._links.strain(sender, now)
             reason = "not-member" if state is None else "not-neighbour"
@@ -216,13 +218,18 @@ class Incoming:
         """Mark a verified frame as seen, and let it go on."""
         state, head, route, frame = new.state, new.head, new.route, new.frame
         part, overlay, permission = state.part, state.overlay, self._permission
-        if not (permission.everyone or permission.allows_chain(part, head.part, head.chain, now)):
+        whose, young, find = (head.part, head.chain), self._known.young, self._find
+        if not (
+            permission.everyone
+            or permission.trusted.get(whose, 0.0) > now
+            or permission.allows_chain(part, *whose, now)
+        ):
             self.has_moved = True
             data = codec.carry_head(overlay.code, route) + frame
             effects += self._doubt(state, head, sender, data, now)
             return
         # Those before it may have changed what is new, or even where we are.
-        if self._parts.get(head.part) is not state:
+        if find(head.part) is not state:
             effects.append(Dropped(head, "not-member", sender))
             return
         verdict = state.seen.take(head.chain, head.previous, head.first, head.last)
@@ -232,9 +239,13 @@ class Incoming:
         if verdict is not NEW:
             self._refuse(head, verdict, sender, effects)
             return
-        self._known.add(new.name, state, len(frame))
+        if len(young) < MAX_YOUNG:  # as in its `add`, without the call
+            young[new.name] = Known(state, len(frame))
+        else:
+            self._known.add(new.name, state, len(frame))
         self._recent.add(state.key, frame, now)
-        self._congestion.came(state.key, head.chain, sender)
+        if self._congestion.upstreams.get(whose) is not sender:
+            self._congestion.came(*whose, sender)
         keys, reader, hops = self._keys, self._reader, overlay.hops(route)
         keys_at, overlay_at = keys.wakeup_at if keys is not None else None, overlay.wakeup_at
         if state.subscribed and (state.plain or self._storage is not None):

@@ -66,6 +66,8 @@ class RecentFrames:
     give theirs up first, and then those with most of them the oldest half.
     """
 
+    __slots__ = ("_bytes", "_most_bytes", "_parts", "bounds", "keep_s")
+
     def __init__(
         self,
         keep_s: float = 30.0,
@@ -142,11 +144,11 @@ class Overlay:
     hangs up after the last one goes.
     """
 
-    code: ClassVar[int]  # stands in every data packet
-    straight: ClassVar[bytes] = b"\1"  # the route of a frame that comes from who made it
-    sees_copies: ClassVar[bool] = False  # whether `carry` is called for every later copy, too
+    code: int = 0  # stands in every data packet
+    straight: bytes = b"\1"  # the route of a frame that comes from who made it
+    sees_copies: bool = False  # whether `carry` is called for every later copy, too
     noiseless: ClassVar[bool] = False  # declared here; the simulator's checkers hold it to that
-    wakeup_at: float | None = None
+    wakeup_at: float | None
 
     def __init__(
         self,
@@ -159,6 +161,10 @@ class Overlay:
         self.rng = rng
         self.recent = recent
         self.linked = linked  # whether a link to a peer stands
+        self.wakeup_at = None
+        # Every packet asks for these, and what an object has itself is found soonest.
+        cls = type(self)
+        self.code, self.straight, self.sees_copies = cls.code, cls.straight, cls.sees_copies
 
     def join(self, part: StreamPart, settings: PartSettings, now: float) -> list[Effect]:
         """Become a member of the part's overlay."""

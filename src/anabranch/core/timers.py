@@ -31,7 +31,8 @@ class Timers(Generic[K]):
         self._at[key] = at
         if key not in self._filed or self._filed[key] > at:
             self._file(key, at)
-            self._prune()
+            if len(self._heap) > 64:
+                self._prune()
 
     def sooner(self, key: K, at: float) -> None:
         """Let `key` be due at `at` unless it is due earlier already."""
@@ -42,7 +43,8 @@ class Timers(Generic[K]):
         """Forget `key`."""
         self._at.pop(key, None)
         self._filed.pop(key, None)
-        self._prune()
+        if len(self._heap) > 64:
+            self._prune()
 
     @property
     def next_at(self) -> float | None:

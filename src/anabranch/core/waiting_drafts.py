@@ -107,7 +107,8 @@ class WaitingDrafts:
             if draft.copies:
                 copies.append((draft.ticket, draft.copies))
             number += 1  # in the same millisecond
-        self._enter(-len(taken), -size)
+        self.count -= len(taken)
+        self._bytes -= size
         return Batch(self._chain, previous, taken, tickets, copies)
 
     def refuse(self, result: str) -> list[Effect]:

@@ -15,6 +15,8 @@ class Clock:
     hour, nor a laptop that slept leave their messages' timestamps in the past.
     """
 
+    __slots__ = ("_checked_at", "_latest", "_offset_s", "_system", "_ticks")
+
     def __init__(
         self,
         ticks: Callable[[], float] = time.monotonic,
@@ -27,7 +29,8 @@ class Clock:
 
     def __call__(self) -> float:
         """Return the time now."""
-        ticks = self._ticks()
+        read = self._ticks  # Python finds what is no method sooner if it is taken out first
+        ticks = read()
         if ticks - self._checked_at >= CHECK_EVERY_S:
             self.adjust(ticks, self._system())
         # What a check takes off may have been shown just before it: then time stands still.

@@ -25,6 +25,8 @@ from anabranch.core.machine import (
     LinkDown,
     LinkUp,
     Machine,
+    Publish,
+    Published,
     Received,
     ReceivedBatch,
     Rtt,
@@ -45,13 +47,19 @@ Handlers = Mapping[type[Any], Callable[[Any], None]]  # by type of effect
 MAX_EARLY_BYTES = 16 << 20  # of packets that wait for a machine to be attached
 EVENT_BYTES = 200  # what an event takes besides its packet, about
 
+ROUNDING_S = 0.0005  # uvloop counts whole milliseconds: a delay rounded down would end early
+
 _WAKEUP = Wakeup()
 
 
 class Driver:
     """Stands between a machine and the world; the transport's owner."""
 
-    rounding_s = 0.0005  # uvloop counts whole milliseconds: a delay rounded down would end early
+    __slots__ = (
+        *("_armed_at", "_at_once", "_at_rest", "_clock", "_early_bytes", "_ended", "_hand_over"),
+        *("_handlers", "_handling", "_machine", "_observer", "_on_failure", "_timer", "_transport"),
+        *("_waiting", "failure", "links", "rounding_s"),
+    )
 
     def __init__(
         self,
@@ -65,6 +73,7 @@ class Driver:
         """`deliver` takes what is delivered, and `at_rest` is called when all else is done."""
         self.failure: BaseException | None = None  # a mistake of ours ended the machine
         self.links: dict[NodeId, Link] = {}
+        self.rounding_s = ROUNDING_S
         self._transport = transport
         self._handlers = handlers
         self._observer = observer
@@ -118,10 +127,14 @@ class Driver:
         if not self._handling:
             self._drain()
 
-    def feed_at_once(self, event: Event) -> None:
-        """Let an event happen, and what it sends leave at once, if not much else does."""
+    def feed_at_once(self, event: Publish) -> None:
+        """Let something be published, and what is sent leave at once, if not much else does."""
+        if self._ended:
+            return
         self._at_once = True
-        self.feed(event)
+        self._waiting.append(event)
+        if not self._handling:
+            self._drain()
 
     def say(self, to: NodeId, message: Control) -> bool:
         """Send a control message on behalf of the process; tells whether there is a link."""
@@ -182,12 +195,13 @@ class Driver:
     # --- The loop -------------------------------------------------------------------------
 
     def _drain(self) -> None:
-        machine, waiting = self._machine, self._waiting
+        # What is called here but is no method is taken out first: Python finds it sooner so.
+        machine, waiting, clock, at_rest = self._machine, self._waiting, self._clock, self._at_rest
         if machine is None:
             return
         self._handling = True
         try:
-            now = self._clock()
+            now = clock()
             while waiting and self._machine is machine:
                 event = waiting.popleft()
                 effects = machine.handle(event, now)
@@ -203,8 +217,8 @@ class Driver:
         due = machine.wakeup_at
         if due is not None and (self._armed_at is None or due < self._armed_at):
             self._arm(machine, now)
-        if self._at_rest is not None:
-            self._at_rest()
+        if at_rest is not None:
+            at_rest()
 
     def _fail(self, error: BaseException) -> None:
         self.failure = error
@@ -238,6 +252,7 @@ class Driver:
     def _perform(self, effects: list[Effect], now: float) -> None:
         together: list[Forward] = []  # frames that go the same ways
         delivered, hand_over = self._observer.delivered, self._hand_over
+        published: list[Effect] = []  # to be noted when it is on its way
         for effect in effects:
             kind = type(effect)
             if kind is Forward:
@@ -250,6 +265,8 @@ class Driver:
                 hand_over(effect, now)  # type: ignore[arg-type, misc]
             elif kind is Copies:
                 self._withdraw(effect)  # type: ignore[arg-type]
+            elif kind is Published and not self._observer.traces:
+                published.append(effect)
             else:  # what comes after frames must not overtake them
                 if together:
                     self._forward(together, now)
@@ -257,6 +274,8 @@ class Driver:
                 self._perform_rare(effect, now)
         if together:
             self._forward(together, now)
+        for effect in published:
+            self._perform_rare(effect, now)
 
     def _perform_rare(self, effect: Effect, now: float) -> None:
         if type(effect) is Dropped:

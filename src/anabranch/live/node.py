@@ -23,6 +23,7 @@ from anabranch.core.machine import (
     Notice,
     Outcome,
     PageEnded,
+    Publish,
     Published,
     Receipt,
     Retire,
@@ -116,7 +117,7 @@ class Node:
     def _feed(self, event: Event) -> None:
         self.driver.feed(event)
 
-    def _feed_at_once(self, event: Event) -> None:
+    def _feed_at_once(self, event: Publish) -> None:
         self.driver.feed_at_once(event)
 
     @property

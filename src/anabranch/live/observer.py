@@ -43,6 +43,11 @@ UNREADABLE = frozenset({NO_KEY, NOT_TO_BE_READ})  # why a reader misses a frame 
 class Observer:
     """Counts for one node, and writes its trace."""
 
+    __slots__ = (
+        *("_copies", "_node", "_parts", "_recorder", "_tallies", "_uncounted", "_wanted"),
+        *("links_lost", "metrics", "notices", "on_unreadable", "traces"),
+    )
+
     def __init__(self, node: NodeId, recorder: Recorder | None = None) -> None:
         self.metrics = Metrics()
         self._node = node

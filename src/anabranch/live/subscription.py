@@ -240,6 +240,7 @@ class Subscription:
     async def discard(self) -> None:
         """Read nothing and keep nothing until the subscription ends: for who only carries."""
         news = self._begin_to_wait()
+        assert self.news is not None
         self._discarding = True
         self._frames.clear()
         self._ready.clear()
@@ -248,6 +249,7 @@ class Subscription:
         try:
             while self._open:
                 await news
+                news = self.news.wait()
         finally:
             self._has_reader = False
         if self._failure is not None:
@@ -285,13 +287,13 @@ class Subscription:
                 raise StopAsyncIteration
         return self._ready.popleft()
 
-    def _begin_to_wait(self) -> Handover:
+    def _begin_to_wait(self) -> "asyncio.Future[None]":
         if self._has_reader:
             raise LocalError("two readers wait on one subscription: give each its own")
         if self.news is None:
             self.news = Handover(asyncio.get_running_loop())
         self._has_reader = True
-        return self.news
+        return self.news.wait()
 
     def _note(self, waiting: Missed | PageEnded | HistoryEnded) -> None:
         """Take note of what is to be known before the next message."""

@@ -26,6 +26,8 @@ class Subscriptions:
     long as one of them wants that. Those who read in order have a ticket for each of their parts.
     """
 
+    __slots__ = ("_began", "_by_ticket", "_ended", "_feed", "_news_for", "_of_part", "_ticket")
+
     def __init__(
         self,
         feed: Callable[[Event], None],

@@ -7,7 +7,7 @@ import pytest
 
 from anabranch.core.identity import Identity
 from anabranch.live.transports import TransportError
-from anabranch.live.transports.connection import Timing
+from anabranch.live.transports.timing import Timing
 from live.transports.endpoints import (
     LARGE,
     LOOPS,

@@ -14,7 +14,8 @@ from picows import WSInvalidStatusError
 
 from anabranch.core.errors import LocalError
 from anabranch.live.transports import TransportError
-from anabranch.live.transports.connection import Connection, Timing
+from anabranch.live.transports.connection import Connection
+from anabranch.live.transports.timing import Timing
 from anabranch.live.transports.websocket import Limits, WebSocketTransport
 from live.transports.endpoints import (
     LARGE,

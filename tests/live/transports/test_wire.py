@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from anabranch.live.transports.connection import Timing
+from anabranch.live.transports.timing import Timing
 from anabranch.live.transports.wire import MAX_UNPROVED_BYTES
 from live.transports.endpoints import LOOPS, SMALL, Endpoint, raw_client, run, started, until
 

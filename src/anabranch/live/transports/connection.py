@@ -13,10 +13,8 @@ import re
 import time
 from collections import deque
 from enum import Enum, auto
-from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
-import msgspec
 from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
 
 from anabranch.core.codec import name_of
@@ -27,6 +25,7 @@ from anabranch.core.ids import NodeId
 from anabranch.core.packets import Packets
 from anabranch.live.transports import LinkOwner
 from anabranch.live.transports.batches import LENGTH_BYTES, LENGTHS, batches, packets, without
+from anabranch.live.transports.timing import Timing
 
 if TYPE_CHECKING:
     from anabranch.live.transports.dials import Dial
@@ -43,27 +42,6 @@ _FRAME_ROOM = bytes(_ROOM_BYTES)
 _WORD = re.compile(rb"[a-z][a-z-]{0,31}")
 _BINARY, _TEXT = WSMsgType.BINARY, WSMsgType.TEXT
 _PING, _PONG, _CLOSE = WSMsgType.PING, WSMsgType.PONG, WSMsgType.CLOSE
-
-
-class Timing(msgspec.Struct, frozen=True):
-    """How long is waited for what; all but the dial is counted in ticks."""
-
-    dial_s: float = 5.0  # from the first packet to the link
-    ping_every_s: float = 5.0
-    ping_new_s: float = 0.5  # until there are enough samples
-    silent_s: float = 12.0  # nothing at all was heard: the link is dead
-    crossing_s: float = 1.0  # a second connection of the same node waits for the first to end
-    linger_s: float = 2.0  # for what is queued, and for the other's goodbye
-    tick_s: float = 0.25
-
-    def ticks(self, seconds: float) -> int:
-        """Return how many ticks are at least that long."""
-        return _ticks(seconds, self.tick_s)
-
-
-@lru_cache(64)
-def _ticks(seconds: float, tick_s: float) -> int:
-    return max(1, round(seconds / tick_s))
 
 
 class Keeper(Protocol):
@@ -109,6 +87,13 @@ _UP, _OVER = Stage.UP, Stage.OVER
 
 class Connection(WSListener):
     """A WebSocket from its upgrade to its end; a Link while it is up."""
+
+    # A dictionary for each would be one more thing to fetch from memory for every packet.
+    __slots__ = (
+        *("_asked_at", "_buffered_bytes", "_flush_due", "_full", "_is_paused", "_keeper", "_loop"),
+        *("_opening", "_ping", "_queue", "_queued_bytes", "_samples", "_silent_ticks", "_socket"),
+        *("dial", "peer", "rtt_s", "stage", "ticks", "wire"),
+    )
 
     def __init__(
         self,
@@ -293,9 +278,8 @@ class Connection(WSListener):
             self.finish(error.reason, WSCloseCode.POLICY_VIOLATION)
         except Exception as error:
             # picows would only log this. It is our own mistake, or our owner's: say so aloud.
-            self._loop.call_exception_handler(
-                {"message": "a packet could not be handled", "exception": error}
-            )
+            said = {"message": "a packet could not be handled", "exception": error}
+            self._loop.call_exception_handler(said)
             self.finish("internal-error", WSCloseCode.INTERNAL_ERROR)
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:

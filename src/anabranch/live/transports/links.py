@@ -12,8 +12,9 @@ import asyncio
 from anabranch.core.identity import KnownKeys, Verify
 from anabranch.core.ids import NodeId
 from anabranch.live.transports import LinkOwner
-from anabranch.live.transports.connection import Connection, Timing
+from anabranch.live.transports.connection import Connection
 from anabranch.live.transports.dials import CROSSED, Dial
+from anabranch.live.transports.timing import Timing
 
 REPLACED = "replaced"
 

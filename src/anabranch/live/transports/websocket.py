@@ -15,10 +15,11 @@ from anabranch.core.ids import NodeId
 from anabranch.core.messages.tracker import MAX_ADDRESS_LENGTH
 from anabranch.live.address import MAX_PORT
 from anabranch.live.transports import LinkOwner, TransportError
-from anabranch.live.transports.connection import Connection, Timing
+from anabranch.live.transports.connection import Connection
 from anabranch.live.transports.dials import CROSSED, Dial, connect, explain, read_address
 from anabranch.live.transports.limits import Admission, Limits, place_of
 from anabranch.live.transports.links import Links
+from anabranch.live.transports.timing import Timing
 from anabranch.live.transports.wire import Wire
 
 __all__ = ["Limits", "Timing", "WebSocketTransport"]
