@@ -25,6 +25,8 @@ from anabranch.core.publishing import EXPIRED
 class Attendance:
     """Does as the application wants with the parts it names."""
 
+    __slots__ = ("_apply", "_company", "_congestion", "_keys", "_outgoing", "_parts", "_permission")
+
     def __init__(
         self,
         parts: Parts,

@@ -42,6 +42,8 @@ MIN_FRAME_BYTES = HEAD_BYTES + 1 + SIGNATURE_BYTES
 MAX_FRAME_BYTES = HEAD_BYTES + MAX_FRAME_BODY_BYTES + SIGNATURE_BYTES
 
 _DOMAIN = b"anabranch frame v1\0"
+# Each hash begins as a copy of this one: OpenSSL searches its providers for every one that is new.
+_HASH_BEGUN = hashlib.sha256(_DOMAIN)
 _NUMBERS_END = 1 << 63
 _CLEAR_END = b"\0\xc4\0"  # no encryption, no key, in msgpack
 _CLEAR_END_AT = -SIGNATURE_BYTES - len(_CLEAR_END)
@@ -101,7 +103,7 @@ def peek(data: bytes, at: int = 0, end: int | None = None) -> FrameHead:
 
 def digest(frame: bytes) -> bytes:
     """Hash what the signature covers."""
-    return hashlib.sha256(_DOMAIN + frame[:-SIGNATURE_BYTES]).digest()
+    return proof(frame)[0]
 
 
 def signature(frame: bytes) -> bytes:
@@ -111,8 +113,9 @@ def signature(frame: bytes) -> bytes:
 
 def proof(frame: bytes) -> tuple[bytes, bytes]:
     """Return both, what was signed and the signature: every new frame needs them."""
-    covered = hashlib.sha256(_DOMAIN + frame[:-SIGNATURE_BYTES]).digest()
-    return covered, frame[-SIGNATURE_BYTES:]
+    hashed = _HASH_BEGUN.copy()
+    hashed.update(frame[:-SIGNATURE_BYTES])
+    return hashed.digest(), frame[-SIGNATURE_BYTES:]
 
 
 def build(
@@ -137,7 +140,10 @@ def build(
     assert previous < first <= last
     assert len(body) <= MAX_FRAME_BODY_BYTES
     head = HEAD.pack(FRAME_VERSION, part, chain, previous, first, last, len(drafts), len(body))
-    return head + body + sign(hashlib.sha256(_DOMAIN + head + body).digest())
+    covered = head + body
+    hashed = _HASH_BEGUN.copy()
+    hashed.update(covered)
+    return covered + sign(hashed.digest())
 
 
 def is_clear(frame: bytes) -> bool:

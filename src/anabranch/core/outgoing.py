@@ -28,6 +28,11 @@ Entropy = Callable[[int], bytes]
 class Outgoing:
     """The parts in which something of ours waits: for time, for neighbours, or for their word."""
 
+    __slots__ = (
+        *("_apply", "_busy", "_due", "_entropy", "_flight", "_hungry", "_keys", "_patience_s"),
+        *("_permission", "_reader", "_receipts", "_recent", "_serve", "_signer"),
+    )
+
     def __init__(
         self,
         recent: RecentFrames,

@@ -45,6 +45,11 @@ class Part(msgspec.Struct):
 class Parts:
     """Membership: at most `MAX_PARTS` parts, one overlay object for each kind of overlay."""
 
+    __slots__ = (
+        *("_budget", "_context", "_directory", "_factories", "_named", "_parts", "find", "get"),
+        *("known", "overlays", "recent"),
+    )
+
     def __init__(
         self,
         me: Contact,

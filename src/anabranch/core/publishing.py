@@ -79,6 +79,13 @@ Owed = frozenset[NodeId] | None  # those to whom a frame must be offered; None: 
 class Publishing:
     """What we publish in one part: our own chain, and those with given numbers."""
 
+    __slots__ = (
+        *("_again_at", "_backlog", "_flight", "_flying_bytes", "_given", "_held"),
+        *("_left_since_pause", "_part", "_patience_s", "_sign", "_unconfirmed"),
+        *("_unconfirmed_bytes", "chain", "doubted_until", "neighbours", "newest"),
+        *("paused_until", "waiting"),
+    )
+
     def __init__(
         self,
         part: PartKey,

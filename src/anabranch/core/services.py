@@ -10,6 +10,8 @@ from anabranch.core.service import Service
 class Services:
     """What runs beside the overlays; each control message and each event is for at most one."""
 
+    __slots__ = ("_by_message", "_holds", "_services", "by_event", "taking")
+
     def __init__(self, services: Sequence[Service]) -> None:
         self._services = tuple(services)
         self._by_message = {kind: each for each in self._services for kind in each.messages}

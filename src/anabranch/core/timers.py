@@ -10,6 +10,8 @@ K = TypeVar("K", bound=Hashable)
 class Timers(Generic[K]):
     """Deadlines by key. Moving one to a later time costs a dictionary write and no heap work."""
 
+    __slots__ = ("_at", "_filed", "_heap", "_order")
+
     def __init__(self) -> None:
         self._at: dict[K, float] = {}
         self._heap: list[tuple[float, int, K]] = []

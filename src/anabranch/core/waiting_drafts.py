@@ -47,6 +47,8 @@ class Batch(msgspec.Struct):
 class WaitingDrafts:
     """What waits, bounded in number and bytes. What came with its numbers leaves first."""
 
+    __slots__ = ("_bytes", "_chain", "_drafts", "_numbered", "count")
+
     def __init__(self, chain: ChainKey) -> None:
         self._chain = chain
         self._drafts: deque[Draft] = deque()

@@ -24,6 +24,8 @@ from anabranch.live.room import Room
 class Publication:
     """A message on its way: `outcome` comes first, and then a `receipt` if one was asked for."""
 
+    __slots__ = ("outcome", "receipt", "settled")
+
     def __init__(self, settled: Callable[[], None], copies: int) -> None:
         loop = asyncio.get_running_loop()
         self.outcome: asyncio.Future[Outcome] = loop.create_future()
@@ -37,6 +39,11 @@ class Publications:
     But who publishes one at a time has nothing to wait for: after a turn with one message, the
     first of the next turn that has any leaves at once, and only those after it wait.
     """
+
+    __slots__ = (
+        *("_began", "_chains", "_drafts", "_feed", "_feed_at_once", "_in_turn", "_one_at_a_time"),
+        *("_receipts", "_rooms", "_ticket", "_under_way", "parts"),
+    )
 
     def __init__(
         self,

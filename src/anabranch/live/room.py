@@ -12,6 +12,8 @@ IN_FLIGHT_BYTES = MAX_WAITING_BYTES // 2
 class Room:
     """Room for the messages of one stream, from their publication to their outcome."""
 
+    __slots__ = ("_called", "bytes", "messages", "waiting")
+
     def __init__(self) -> None:
         self.messages = 0
         self.bytes = 0

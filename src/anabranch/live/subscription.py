@@ -81,6 +81,14 @@ class Subscription:
     tells which (`message.gaps`). `problem` says why history is not complete, if it is not.
     """
 
+    __slots__ = (
+        *("_arriving", "_bound", "_by_time", "_discarding", "_enter", "_entered", "_failure"),
+        *("_frames", "_gaps", "_has_reader", "_leave", "_missed_since", "_on_missed", "_open"),
+        *("_pages", "_past", "_ready", "_waiting_bytes", "_waiting_gaps", "_waiting_messages"),
+        *("gaps", "missed", "news", "parts", "plan", "problem", "reads", "tickets", "unreadable"),
+        "__weakref__",
+    )
+
     def __init__(
         self,
         parts: tuple[StreamPart, ...],
