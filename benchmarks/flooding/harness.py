@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from copy import copy
 from typing import Any, Protocol
@@ -22,7 +22,6 @@ MEMBERS = 16
 IN_FLIGHT = 256
 SIZE = 308
 SATURATED_S = 4.0
-PACED_S, PACE = 4.0, 50  # messages a second
 WARM, SATURATED, PACED = range(3)  # phases
 WARM_S = 0.05
 LOOK_S = 0.001  # how often a publisher looks what members in other processes have
@@ -110,6 +109,11 @@ class Measured(msgspec.Struct):
     sent: int
     seconds: float
     cpu_s: float
+    paced: int
+
+
+Pace = Callable[[Member, Board, int], Awaitable[int]]  # publishes, after so many others
+Play = Callable[[Member, Board, list[int]], Awaitable[Measured]]  # what a publisher does
 
 
 def free_ports(count: int) -> list[int]:
@@ -179,25 +183,19 @@ async def warm_up(member: Member, board: Board) -> None:
     await asyncio.sleep(10 * WARM_S)
 
 
-async def drive(member: Member, board: Board, helpers: list[int]) -> Measured:
+async def drive(member: Member, board: Board, helpers: list[int], pace: Pace) -> Measured:
     """Publish: until all receive, then as fast as can be, then at a pace."""
     await warm_up(member, board)
     pids, sent = [*helpers, *board.pids, *filter(None, board.workers)], 0
-    first, began, before = sent, time.perf_counter(), cpu_s(pids)
+    began, before = time.perf_counter(), cpu_s(pids)
     while time.perf_counter() < began + SATURATED_S:
         await board.wait_for(sent - IN_FLIGHT + 1)
         await member.publish(make(SATURATED))
         sent += 1
     with suppress(TimeoutError):
         await asyncio.wait_for(board.wait_for(sent), PATIENCE_S)
-    measured = Measured(sent - first, time.perf_counter() - began, cpu_s(pids) - before)
-    for _ in range(int(PACED_S * PACE)):
-        await member.publish(make(PACED))
-        sent += 1
-        await asyncio.sleep(1 / PACE)
-    with suppress(TimeoutError):
-        await asyncio.wait_for(board.wait_for(sent), PATIENCE_S)
-    return measured
+    seconds, worked_s = time.perf_counter() - began, cpu_s(pids) - before
+    return Measured(sent, seconds, worked_s, await pace(member, board, sent))
 
 
 # --- All here, or each in a process ---------------------------------------------------------
@@ -227,19 +225,20 @@ async def members_here(
         await system.stop()
 
 
-async def run_here(system: System) -> Row:
+async def run_here(system: System, play: Play) -> Row:
     """Run all members in this process."""
     board, delays = Board(shared=False), [[[], [], []] for _ in range(MEMBERS)]
     async with members_here(system, board, delays) as publisher:
-        measured = await drive(publisher, board, system.helpers())
+        measured = await play(publisher, board, system.helpers())
     return summary(system, 1, measured, board.counts, delays[1:])
 
 
-async def run_apart(system: System) -> Row:
+async def run_apart(system: System, play: Play) -> Row:
     """Run every member in a process of its own."""
     board, blank = Board(shared=True), copy(system)
     where = await system.start()
-    common, pipes = (where, system.helpers(), board), [SPAWN.Pipe(False) for _ in range(MEMBERS)]
+    common = where, system.helpers(), board, play
+    pipes = [SPAWN.Pipe(False) for _ in range(MEMBERS)]
     try:
         processes = [
             SPAWN.Process(target=be_member, args=(blank, index, *common, pipe), daemon=True)
@@ -261,7 +260,13 @@ def be_member(system: System, *others: Any) -> None:
 
 
 async def _be_member(
-    system: System, index: int, where: str, helpers: list[int], board: Board, pipe: Any
+    system: System,
+    index: int,
+    where: str,
+    helpers: list[int],
+    board: Board,
+    play: Play,
+    pipe: Any,
 ) -> None:
     while index and not all(board.pids[:index]):  # noqa: ASYNC110 (others set it, in turn)
         await asyncio.sleep(0.01)
@@ -273,7 +278,7 @@ async def _be_member(
     if reader is None:
         while not all(board.pids):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        pipe.send(await drive(member, board, helpers))
+        pipe.send(await play(member, board, helpers))
         board.ended[0] = 1
     else:
         while not board.ended[0]:  # noqa: ASYNC110
@@ -295,13 +300,13 @@ def summary(
         sorted(delay for each in delays for delay in each[phase]) for phase in (SATURATED, PACED)
     )
     receivers = MEMBERS - 1
-    expected = receivers * (measured.sent + int(PACED_S * PACE))
+    expected = receivers * (measured.sent + measured.paced)
     got = len(saturated) + len(paced)
     return {
         "system": system.name,
         "signed": system.signed,
         "processes": processes,
-        "msg_s": round(measured.sent / measured.seconds),
+        "msg_s": round(measured.sent / measured.seconds) if measured.sent else 0,
         "cpu_us_per_delivery": round(measured.cpu_s * 1e6 / max(1, len(saturated)), 2),
         "p50_ms": percentile(saturated, 0.5),
         "p99_ms": percentile(saturated, 0.99),
