@@ -25,6 +25,14 @@ HEALED_S = 90.0
 LINGER_S = 12.0
 
 every_overlay = pytest.mark.parametrize("overlay", sorted(OVERLAYS))
+
+
+def test_each_overlay_has_a_code_of_its_own() -> None:
+    codes = {overlay.code for overlay in OVERLAYS.values()}
+    assert len(codes) == len(OVERLAYS)
+    assert 0 not in codes
+
+
 every_size = pytest.mark.parametrize("nodes", SIZES)
 
 

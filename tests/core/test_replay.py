@@ -295,54 +295,6 @@ def test_one_that_never_comes_to_an_end_is_left() -> None:
     assert len(by_liar) <= module.MAX_EMPTY_PAGES + 1
 
 
-# --- What is live ---------------------------------------------------------------------------
-
-
-def test_what_comes_live_meanwhile_waits_and_joins_on() -> None:
-    world, chain = ReadingWorld(GOOD, page_bytes=1), Chain(SIGNERS[9])
-    frames = [chain.frame(b"x", b"y", at=START - 100 + i) for i in range(4)]
-    live = [chain.frame(at=START + i) for i in range(3)]
-    world.keep(*frames)
-    app = world.open(history=Selection())
-    world.come(live[0])
-    assert app.numbers == []
-    world.keep(live[0])
-    world.come(live[1])
-    world.run(LONG_S)
-    world.come(live[2])
-    assert app.numbers == numbers_of(*frames, *live)
-    assert app.missed() == []
-
-
-def test_what_lies_between_is_asked_for_at_once() -> None:
-    world, chain = ReadingWorld(GOOD), Chain(SIGNERS[9])
-    frames = [chain.frame(at=START - 10 + i) for i in range(4)]
-    world.keep(*frames[:2])
-    app = world.open(history=Selection())
-    world.come(frames[3])
-    world.later(0.05, lambda: world.keep(frames[2]))
-    world.run(1.0)  # less than what is missing usually waits
-    assert app.numbers == numbers_of(*frames)
-
-
-def test_what_is_live_and_has_no_room_is_fetched_afterwards(monkeypatch: Any) -> None:
-    monkeypatch.setattr(module, "MAX_WAITING_FRAMES", 3)
-    world, chain, quiet = ReadingWorld(GOOD), Chain(SIGNERS[9]), Chain(SIGNERS[8])
-    frames = [chain.frame(at=START - 100 + i) for i in range(4)]
-    silent = quiet.frame(at=START - 50)
-    world.keep(*frames, silent)
-    world.rtt_s = 0.3
-    app = world.open(history=Selection(end=5))
-    live = [quiet.frame(), *(chain.frame(at=START + i) for i in range(8))]
-    world.come(*live)
-    world.later(0.5, lambda: world.keep(*live))
-    assert world.reader.sizes()["live frames before the history"] == (3, 3)
-    assert world.reader.sizes()["live chains before the history"][0] == 2
-    world.run(LONG_S)
-    assert sorted(app.numbers) == sorted(numbers_of(*frames, silent, *live))
-    assert app.missed() == []
-
-
 def test_a_history_longer_than_there_is_room_waits_for_its_gap(monkeypatch: Any) -> None:
     monkeypatch.setattr(subscription, "MAX_WAITING_FRAMES", 8)
     world, frames = ReadingWorld(GOOD, page_bytes=1), past(40, chains=1)
@@ -352,17 +304,6 @@ def test_a_history_longer_than_there_is_room_waits_for_its_gap(monkeypatch: Any)
     world.run(LONG_S)
     assert app.numbers == numbers_of(*frames)
     assert app.missed() == []
-
-
-def test_without_filling_the_history_comes_as_it_is_and_nothing_twice() -> None:
-    world, chain = ReadingWorld(GOOD), Chain(SIGNERS[9])
-    frames = [chain.frame(at=START - 10 + i) for i in range(6)]
-    world.keep(frames[1], frames[0], frames[3])
-    app = world.open(history=Selection(), fills=False)
-    world.come(frames[3], frames[5])
-    world.run(1.0)
-    world.come(frames[4])
-    assert app.numbers == numbers_of(*(frames[i] for i in (0, 1, 3, 5, 4)))
 
 
 def test_who_closes_in_the_middle_leaves_nothing() -> None:

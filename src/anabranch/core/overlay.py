@@ -144,7 +144,7 @@ class Overlay:
     hangs up after the last one goes.
     """
 
-    code: int  # stands in every data packet
+    code: int = 0  # stands in every data packet; no two overlays share one
     straight: bytes = b"\1"  # the route of a frame that comes from who made it
     sees_copies: bool = False  # whether `carry` is called for every later copy, too
     noiseless: ClassVar[bool] = False  # declared here; the simulator's checkers hold it to that

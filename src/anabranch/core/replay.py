@@ -2,22 +2,22 @@
 
 Offsets and cursors mean the same at every storage node, so if one does not answer, the next goes
 on with the same page. A page is fetched when the application has taken the last one. What comes
-live meanwhile waits; if that is too much, the oldest is forgotten (it is likely to be in the
-history), but not that it exists. In the end, what is live joins on: what we have already is
-dropped, and what lies between is missing, and asked for like everything that is missing.
+live meanwhile waits (held_live.py), and is not among the last so many that were wanted. In the end
+it joins on: what we have already is dropped, and what lies between is missing, and asked for like
+everything that is missing.
 """
 
 import random
-from collections import deque
 from collections.abc import Callable, Sequence
 
 import msgspec
 
 from anabranch.core.coverage import Coverage
+from anabranch.core.held_live import HeldLive
 from anabranch.core.ids import ChainKey, FrameHead, NodeId, PartKey
 from anabranch.core.machine import Effect, HistoryEnded, Open, PageEnded, Sizes
 from anabranch.core.messages import Contact, Resent
-from anabranch.core.messages.storage import MAX_NUMBER, Selection
+from anabranch.core.messages.storage import MAX_LAST, MAX_NUMBER, Selection
 from anabranch.core.resends import (
     AGAIN_AFTER_S,
     BUSY,
@@ -27,19 +27,13 @@ from anabranch.core.resends import (
     Sources,
     leads_on,
 )
-from anabranch.core.subscription import (
-    GAP_WAIT_S,
-    MAX_CHAINS,
-    MAX_WAITING_BYTES,
-    MAX_WAITING_FRAMES,
-    Cut,
-    Subscription,
-)
+from anabranch.core.subscription import GAP_WAIT_S, Cut, Subscription
 
 PAGE_S = 5.0  # how long the answer to a question for a page may take
 ROUND_S = 1.0  # between one round of all storage nodes and the next
 MAX_ROUNDS = 3
 MAX_EMPTY_PAGES = 64  # in a row, from one storage node
+MAX_RECOUNTS = 3
 
 NO_STORAGE = "no storage node keeps this stream"
 NONSENSE = "it answers what was not asked"
@@ -47,7 +41,6 @@ FORGED = "some of its frames are not genuine"
 
 Say = Callable[[int, Effect], list[Effect]]  # to whom; after all that it was given before
 _Row = tuple[FrameHead, bytes, Cut]
-_Live = tuple[FrameHead, bytes, int, NodeId | None, float]
 
 
 class Replay:
@@ -78,7 +71,8 @@ class Replay:
         self._rng = rng
         self._turn = rng.getrandbits(16)
         self._source: Contact | None = None  # to whom we hold a link
-        self._next = self._wanted  # what is to be asked for next
+        self._first = self._wanted  # what is asked for first
+        self._next = self._first  # what is to be asked for next
         self._failures = 0  # to get that
         self._forgers: dict[NodeId, None] = {}  # who sent something that was not genuine
         self._busy_since: float | None = None  # when one was busy first, for that
@@ -92,12 +86,11 @@ class Replay:
         self._began: dict[ChainKey, int] = {}  # and after which number each did
         self._coverage = Coverage(self._wanted)
         self._count = 0  # of the messages of all pages, while they are counted
+        self._newer = 0  # of these: those that have come live as well
+        self._recounts = 0
         self._kept: tuple[NodeId, Resent] | None = None  # the first page, meanwhile
         self._limit: int | None = None  # the high mark when we asked first
-        self._live: deque[_Live] = deque()
-        self._live_bytes = 0
-        # What came live and had no room: above which number it begins, and where it ends.
-        self._forgotten: dict[ChainKey, tuple[int, int]] = {}
+        self._live = HeldLive()
 
     # --- What happens ---------------------------------------------------------------------
 
@@ -128,15 +121,7 @@ class Replay:
         self, head: FrameHead, frame: bytes, hops: int, sender: NodeId | None, now: float
     ) -> list[Effect]:
         """Keep what comes live until the history is read."""
-        self._live.append((head, frame, hops, sender, now))
-        self._live_bytes += len(frame)
-        while len(self._live) > MAX_WAITING_FRAMES or self._live_bytes > MAX_WAITING_BYTES:
-            oldest, content, *_ = self._live.popleft()
-            self._live_bytes -= len(content)
-            if oldest.chain in self._forgotten or len(self._forgotten) < MAX_CHAINS:
-                after, last = self._forgotten.get(oldest.chain, (oldest.previous, 0))
-                both = min(after, oldest.previous), max(last, oldest.last)
-                self._forgotten[oldest.chain] = both
+        self._live.hold((head, frame, hops, sender, now))
         return []
 
     def close(self, now: float) -> None:
@@ -149,11 +134,7 @@ class Replay:
 
     def sizes(self) -> Sizes:
         """Return the tables with their bounds."""
-        return {
-            "live frames before the history": (len(self._live), MAX_WAITING_FRAMES),
-            "live bytes before the history": (self._live_bytes, MAX_WAITING_BYTES),
-            "live chains before the history": (len(self._forgotten), MAX_CHAINS),
-        }
+        return self._live.sizes()
 
     # --- Questions and answers ------------------------------------------------------------
 
@@ -235,14 +216,27 @@ class Replay:
         heads = [self._inspector.fits(self._key, self._wanted, frame) for frame in answer.frames]
         if None in heads and self._doubts:
             return self._distrust(sender, now)
-        self._count += sum(head.count for head in heads if head is not None)
+        good = [head for head in heads if head is not None]
+        self._count += sum(head.count for head in good)
+        self._newer += sum(head.count for head in good if self._live.had(head))
         self._kept = self._kept or (sender, answer)
         if following is not None:
             self._next = self._without_newer(following)
             self._forget_failures()
             return self._ask(now)
-        surplus = self._count - self._wanted.last
+        last = min(self._wanted.last + self._newer, MAX_LAST)
+        if last > self._first.last and self._recounts < MAX_RECOUNTS:
+            # Those that have come live were published since we asked: so many more are wanted.
+            self._first = msgspec.structs.replace(self._wanted, last=last)
+            self._recounts += 1
+            self._forget_failures()
+            self._begin_to_count()
+            return self._ask(now)
+        surplus = self._count - self._newer - self._wanted.last
         return self._taken(*self._kept, surplus, now)
+
+    def _begin_to_count(self) -> None:
+        self._next, self._kept, self._count, self._newer = self._first, None, 0, 0
 
     @property
     def _doubts(self) -> bool:
@@ -264,18 +258,16 @@ class Replay:
     # --- Pages ----------------------------------------------------------------------------
 
     def _taken(self, sender: NodeId, answer: Resent, surplus: int, now: float) -> list[Effect]:
-        """Deliver a page; of its first frame so many messages are not wanted."""
+        """Deliver a page; so many of its first messages are not wanted."""
         rows, is_good = self._rows(answer)
         if not is_good and self._doubts:
             if self._kept is not None:
-                self._next, self._kept, self._count = self._wanted, None, 0
+                self._begin_to_count()
             return self._distrust(sender, now)
+        _leave_out(rows, surplus)
         if not self._has_begun:
             self._begin(answer, rows)
         effects: list[Effect] = []
-        if rows and 0 < surplus < rows[0][0].count:
-            head, frame, cut = rows[0]
-            rows[0] = (head, frame, msgspec.structs.replace(cut, skip=max(cut.skip, surplus)))
         for head, frame, cut in _in_order(rows):
             if not self._open.fills:
                 effects += self._reader.pass_past(head, frame, sender, cut, now)
@@ -362,10 +354,7 @@ class Replay:
         problem = problem or self._coverage.ended(self._limit or 0)
         effects = self._say(ticket, HistoryEnded(ticket, problem))
         reader, long_ago = self._reader, now - 2 * GAP_WAIT_S
-        live, forgotten = list(self._live), dict(self._forgotten)
-        self._live.clear()
-        self._forgotten.clear()
-        self._live_bytes = 0
+        live, forgotten = self._live.take()
         if self._open.fills:  # what was forgotten comes before what was not
             for chain, (after, last) in forgotten.items():
                 effects += reader.expect(chain, after, last, long_ago, now)
@@ -376,6 +365,15 @@ class Replay:
                 since = came_at if problem else long_ago
                 effects += reader.take_late(head, frame, hops, sender, since, now)
         return effects
+
+
+def _leave_out(rows: list[_Row], surplus: int) -> None:
+    """Leave out so many messages from the first on."""
+    while rows and surplus >= rows[0][0].count:
+        surplus -= rows.pop(0)[0].count
+    if rows and surplus > 0:
+        head, frame, cut = rows[0]
+        rows[0] = (head, frame, msgspec.structs.replace(cut, skip=max(cut.skip, surplus)))
 
 
 def _in_order(rows: Sequence[_Row]) -> list[_Row]:
