@@ -27,13 +27,13 @@ LINGER_S = 12.0
 every_overlay = pytest.mark.parametrize("overlay", sorted(OVERLAYS))
 
 
+every_size = pytest.mark.parametrize("nodes", SIZES)
+
+
 def test_each_overlay_has_a_code_of_its_own() -> None:
     codes = {overlay.code for overlay in OVERLAYS.values()}
     assert len(codes) == len(OVERLAYS)
     assert 0 not in codes
-
-
-every_size = pytest.mark.parametrize("nodes", SIZES)
 
 
 class Network(Observer):
