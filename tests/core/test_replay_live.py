@@ -105,6 +105,18 @@ def test_what_comes_live_is_not_among_the_last(
     world.end()
 
 
+def test_where_there_are_no_more_they_are_counted_once() -> None:
+    world, chain = ReadingWorld(GOOD), Chain(SIGNERS[9])
+    frames = [chain.frame(at=START - 100 + i) for i in range(3)]
+    world.keep(*frames)
+    app = world.open(history=Selection(last=5, by_number=True))
+    publish(world, news := chain.frame())
+    world.run(LONG_S)
+    assert len([wanted for _, wanted in world.asked_for("pages") if wanted.last]) == 1
+    assert app.numbers == numbers_of(*frames, news)
+    assert app.missed() == []
+
+
 def test_where_messages_keep_coming_they_are_not_counted_for_ever() -> None:
     world, chain = ReadingWorld(GOOD), Chain(SIGNERS[9])
     frames = [chain.frame(at=START - 100 + i) for i in range(50)]

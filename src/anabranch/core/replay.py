@@ -224,8 +224,8 @@ class Replay:
             self._next = self._without_newer(following)
             self._forget_failures()
             return self._ask(now)
-        last = min(self._wanted.last + self._newer, MAX_LAST)
-        if last > self._first.last and self._recounts < MAX_RECOUNTS:
+        last, asked = min(self._wanted.last + self._newer, MAX_LAST), self._first.last
+        if asked < last and asked <= self._count and self._recounts < MAX_RECOUNTS:
             # Those that have come live were published since we asked: so many more are wanted.
             self._first = msgspec.structs.replace(self._wanted, last=last)
             self._recounts += 1
