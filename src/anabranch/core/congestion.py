@@ -45,12 +45,12 @@ class _Outbox:
 class Congestion:
     """The outboxes of the links that are full, and the way back to the publishers."""
 
-    __slots__ = ("_cut_at", "_told", "outboxes", "upstreams")
+    __slots__ = ("_cut_at", "_told", "_upstream", "outboxes")
 
     def __init__(self) -> None:
         self.outboxes: dict[NodeId, _Outbox] = {}  # of the links that are full
         self._cut_at: Timers[NodeId] = Timers()
-        self.upstreams: OrderedDict[tuple[PartKey, ChainKey], NodeId] = OrderedDict()
+        self._upstream: OrderedDict[tuple[PartKey, ChainKey], NodeId] = OrderedDict()
         self._told: OrderedDict[tuple[PartKey, ChainKey], _Told] = OrderedDict()
 
     @property
@@ -121,10 +121,10 @@ class Congestion:
     def came(self, part: PartKey, chain: ChainKey, sender: NodeId) -> None:
         """Remember from whom the first copies of a chain come."""
         key = (part, chain)
-        self.upstreams[key] = sender
-        self.upstreams.move_to_end(key)
-        if len(self.upstreams) > MAX_UPSTREAMS:
-            self.upstreams.popitem(last=False)
+        self._upstream[key] = sender
+        self._upstream.move_to_end(key)
+        if len(self._upstream) > MAX_UPSTREAMS:
+            self._upstream.popitem(last=False)
 
     def whom_to_tell(self, part: PartKey, chain: ChainKey, now: float) -> NodeId | None:
         """Return who is next on the way back to a publisher, at most every 50 ms per chain."""
@@ -134,7 +134,7 @@ class Congestion:
             return None
         # The way is used up until another frame comes on it: nodes that take each other for the
         # way back, since frames overtook each other, would pass one word round for ever.
-        upstream = self.upstreams.pop(key, None)
+        upstream = self._upstream.pop(key, None)
         if upstream is not None:
             self._told[key] = _Told(now, upstream)
             self._told.move_to_end(key)
@@ -146,12 +146,12 @@ class Congestion:
         """Return from whom the first copies of a chain came last, whether or not it was told."""
         key = (part, chain)
         told = self._told.get(key)
-        return self.upstreams.get(key) or (told.upstream if told is not None else None)
+        return self._upstream.get(key) or (told.upstream if told is not None else None)
 
     def left(self, part: PartKey) -> None:
         """Forget the chains of a part."""
-        for key in [key for key in (*self.upstreams, *self._told) if key[0] == part]:
-            self.upstreams.pop(key, None)
+        for key in [key for key in (*self._upstream, *self._told) if key[0] == part]:
+            self._upstream.pop(key, None)
             self._told.pop(key, None)
 
     def sizes(self) -> Sizes:
@@ -160,7 +160,7 @@ class Congestion:
         return {
             "outbox frames": (max((len(b.frames) for b in boxes), default=0), MAX_WAITING_FRAMES),
             "outbox bytes": (max((b.bytes for b in boxes), default=0), MAX_WAITING_BYTES),
-            "upstreams": (len(self.upstreams), MAX_UPSTREAMS),
+            "upstreams": (len(self._upstream), MAX_UPSTREAMS),
             "chains told": (len(self._told), MAX_UPSTREAMS),
         }
 

@@ -103,7 +103,7 @@ def peek(data: bytes, at: int = 0, end: int | None = None) -> FrameHead:
 
 def digest(frame: bytes) -> bytes:
     """Hash what the signature covers."""
-    return proof(frame)[0]
+    return _hashed(frame[:-SIGNATURE_BYTES])
 
 
 def signature(frame: bytes) -> bytes:
@@ -113,9 +113,13 @@ def signature(frame: bytes) -> bytes:
 
 def proof(frame: bytes) -> tuple[bytes, bytes]:
     """Return both, what was signed and the signature: every new frame needs them."""
+    return _hashed(frame[:-SIGNATURE_BYTES]), frame[-SIGNATURE_BYTES:]
+
+
+def _hashed(covered: bytes) -> bytes:
     hashed = _HASH_BEGUN.copy()
-    hashed.update(frame[:-SIGNATURE_BYTES])
-    return hashed.digest(), frame[-SIGNATURE_BYTES:]
+    hashed.update(covered)
+    return hashed.digest()
 
 
 def build(
@@ -129,10 +133,7 @@ def build(
     """Make and sign the frame of numbered drafts; a lock encrypts them."""
     assert 1 <= len(drafts) <= MAX_FRAME_MESSAGES
     first, last = drafts[0][0], drafts[-1][0]
-    if len(drafts) == 1:
-        items = _encode([Item(0, drafts[0][1].content_type, drafts[0][1].content)])
-    else:
-        items = _encode([Item(number - first, d.content_type, d.content) for number, d in drafts])
+    items = _encode([Item(number - first, d.content_type, d.content) for number, d in drafts])
     if lock is None:
         body = _encode((items, 0, b""))
     else:
@@ -141,9 +142,7 @@ def build(
     assert len(body) <= MAX_FRAME_BODY_BYTES
     head = HEAD.pack(FRAME_VERSION, part, chain, previous, first, last, len(drafts), len(body))
     covered = head + body
-    hashed = _HASH_BEGUN.copy()
-    hashed.update(covered)
-    return covered + sign(hashed.digest())
+    return covered + sign(_hashed(covered))
 
 
 def is_clear(frame: bytes) -> bool:

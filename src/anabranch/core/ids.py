@@ -106,7 +106,7 @@ def next_number(newest: int, now_ms: int) -> int:
 
     A clock that steps back must not break the chain's order, so time never goes below `newest`.
     """
-    return max(newest + 1, now_ms << SEQUENCE_BITS)
+    return max(newest + 1, number_of(now_ms, 0))
 
 
 class FrameHead(msgspec.Struct, frozen=True, gc=False):

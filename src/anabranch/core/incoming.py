@@ -25,7 +25,6 @@ from anabranch.core.ids import (
     StreamPart,
 )
 from anabranch.core.key_exchange import KeyExchange
-from anabranch.core.known_frames import MAX_YOUNG, Known
 from anabranch.core.links import Links
 from anabranch.core.machine import Copies, Deliver, Dropped, Effect, Forward, Send
 from anabranch.core.messages import Got
@@ -58,7 +57,7 @@ class Incoming:
 
     # A simulation has thousands of these, and every packet meets another one.
     __slots__ = (
-        *("_apply", "_congestion", "_find", "_keys", "_known", "_links", "_moved", "_parts"),
+        *("_apply", "_congestion", "_keys", "_known", "_links", "_moved", "_parts"),
         *("_permission", "_reader", "_recent", "_serve", "_storage", "_verify", "_waiting"),
         *("confirmed", "fresh", "has_moved"),
     )
@@ -82,7 +81,6 @@ class Incoming:
         self._waiting: set[bytes] = set()
         self.has_moved = False  # whether anything was set going since `due` was asked
         self._parts = parts
-        self._find = parts.get
         self._known = parts.known
         self._recent = parts.recent
         self._links = links
@@ -170,8 +168,8 @@ class Incoming:
         """Take the head apart of the frame that begins at `start`, in a packet from `at`."""
         if start == end or start - at > _LONGEST_BEFORE or end - at > codec.MAX_DATA_BYTES:
             start = codec.frame_start(data, at, end)  # which says what is wrong, as a rule
-        head, find = frames.peek(data, start, end), self._find
-        state = find(head.part)
+        head = frames.peek(data, start, end)
+        state = self._parts.get(head.part)
         if state is None or not state.overlay.accepts(state.part, sender):
             self._links.strain(sender, now)
             reason = "not-member" if state is None else "not-neighbour"
@@ -218,18 +216,13 @@ class Incoming:
         """Mark a verified frame as seen, and let it go on."""
         state, head, route, frame = new.state, new.head, new.route, new.frame
         part, overlay, permission = state.part, state.overlay, self._permission
-        whose, young, find = (head.part, head.chain), self._known.young, self._find
-        if not (
-            permission.everyone
-            or permission.trusted.get(whose, 0.0) > now
-            or permission.allows_chain(part, *whose, now)
-        ):
+        if not (permission.everyone or permission.allows_chain(part, head.part, head.chain, now)):
             self.has_moved = True
             data = codec.carry_head(overlay.code, route) + frame
             effects += self._doubt(state, head, sender, data, now)
             return
         # Those before it may have changed what is new, or even where we are.
-        if find(head.part) is not state:
+        if self._parts.get(head.part) is not state:
             effects.append(Dropped(head, "not-member", sender))
             return
         verdict = state.seen.take(head.chain, head.previous, head.first, head.last)
@@ -239,13 +232,9 @@ class Incoming:
         if verdict is not NEW:
             self._refuse(head, verdict, sender, effects)
             return
-        if len(young) < MAX_YOUNG:  # as in its `add`, without the call
-            young[new.name] = Known(state, len(frame))
-        else:
-            self._known.add(new.name, state, len(frame))
+        self._known.add(new.name, state, len(frame))
         self._recent.add(state.key, frame, now)
-        if self._congestion.upstreams.get(whose) is not sender:
-            self._congestion.came(*whose, sender)
+        self._congestion.came(state.key, head.chain, sender)
         keys, reader, hops = self._keys, self._reader, overlay.hops(route)
         keys_at, overlay_at = keys.wakeup_at if keys is not None else None, overlay.wakeup_at
         if state.subscribed and (state.plain or self._storage is not None):

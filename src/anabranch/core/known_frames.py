@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from anabranch.core.parts import Part
 
 MAX_KNOWN = 1_024  # of all parts of a node; the older half is forgotten at once
-MAX_YOUNG = MAX_KNOWN // 2
 
 
 class Known(msgspec.Struct, gc=False):
@@ -35,7 +34,7 @@ class KnownFrames:
 
     def add(self, head: bytes, state: "Part", size: int) -> None:
         """Remember a frame."""
-        if len(self.young) >= MAX_YOUNG:
+        if len(self.young) >= MAX_KNOWN // 2:
             self.old, self.young = self.young, {}
         self.young[head] = Known(state, size)
 

@@ -52,12 +52,12 @@ class Doubtful(msgspec.Struct):
 class Permission:
     """Whose frames may pass, and what is kept back until that is known."""
 
-    __slots__ = ("_bytes", "_doubtful", "_per_peer", "_permits", "everyone", "trusted")
+    __slots__ = ("_bytes", "_doubtful", "_per_peer", "_permits", "_trusted", "everyone")
 
     def __init__(self, permits: Permits | None) -> None:
         self.everyone = permits is None  # may publish: the hot path asks this first
         self._permits = permits
-        self.trusted: dict[tuple[PartKey, ChainKey], float] = {}  # until when
+        self._trusted: dict[tuple[PartKey, ChainKey], float] = {}  # until when
         self._doubtful: deque[Doubtful] = deque()  # oldest first
         self._bytes = 0
         self._per_peer: dict[NodeId, int] = {}
@@ -73,13 +73,13 @@ class Permission:
 
     def allows_chain(self, part: StreamPart, key: PartKey, chain: ChainKey, now: float) -> bool:
         """Tell whether the publisher of a chain may publish; who could a moment ago still can."""
-        if self.trusted.get((key, chain), 0.0) > now:
+        if self._trusted.get((key, chain), 0.0) > now:
             return True
         if not self.permits(part, publisher_of(chain), now):
             return False
-        if len(self.trusted) >= MAX_TRUSTED:
-            self.trusted.clear()
-        self.trusted[key, chain] = now + TRUST_FOR_S
+        if len(self._trusted) >= MAX_TRUSTED:
+            self._trusted.clear()
+        self._trusted[key, chain] = now + TRUST_FOR_S
         return True
 
     def permits(self, part: StreamPart, publisher: NodeId, now: float) -> bool:
@@ -105,7 +105,7 @@ class Permission:
 
     def renew(self) -> None:
         """Look every permission up again: one may have been taken back."""
-        self.trusted.clear()
+        self._trusted.clear()
 
     def learned(self, stream: str, now: float) -> list[Doubtful]:
         """The registry has spoken of a stream: hand over what may pass now, in its order."""
@@ -130,7 +130,7 @@ class Permission:
     def sizes(self) -> Sizes:
         """Return the tables with their bounds."""
         return {
-            "trusted chains": (len(self.trusted), MAX_TRUSTED),
+            "trusted chains": (len(self._trusted), MAX_TRUSTED),
             "doubtful packets": (len(self._doubtful), MAX_DOUBTFUL),
             "doubtful bytes": (self._bytes, MAX_DOUBTFUL_BYTES),
             "doubtful packets of a peer": (

@@ -159,10 +159,7 @@ class Publishing:
         """Make the next frame of what waits, if one may be made, and keep it."""
         if not self.waiting.count or now < self.paused_until or self.doubted_until is not None:
             return None
-        if (
-            len(self._unconfirmed) >= MAX_STRANDED_FRAMES
-            or self._unconfirmed_bytes > MAX_STRANDED_BYTES - MAX_FRAME_BYTES
-        ):  # as `full`, without the call
+        if self.full:
             return None
         batch = self.waiting.take(self.newest, now)
         self._left_since_pause = True
@@ -356,10 +353,7 @@ class Publishing:
         return [Outcome(ticket, result, number) for ticket, number in frame.tickets]
 
     def _forget(self, frame: Unconfirmed) -> None:
-        name = frame.head.chain, frame.head.last
-        del self._unconfirmed[name]
-        self._unconfirmed_bytes -= len(frame.frame)
-        if self._backlog:
-            self._backlog.pop(name, None)
-        if frame.flying:
-            self._land(frame)
+        del self._unconfirmed[frame.name]
+        self._unconfirmed_bytes -= frame.size
+        self._backlog.pop(frame.name, None)
+        self._land(frame)

@@ -33,8 +33,7 @@ class Timers(Generic[K]):
         self._at[key] = at
         if key not in self._filed or self._filed[key] > at:
             self._file(key, at)
-            if len(self._heap) > 64:
-                self._prune()
+            self._prune()
 
     def sooner(self, key: K, at: float) -> None:
         """Let `key` be due at `at` unless it is due earlier already."""
@@ -45,8 +44,7 @@ class Timers(Generic[K]):
         """Forget `key`."""
         self._at.pop(key, None)
         self._filed.pop(key, None)
-        if len(self._heap) > 64:
-            self._prune()
+        self._prune()
 
     @property
     def next_at(self) -> float | None:

@@ -109,8 +109,7 @@ class WaitingDrafts:
             if draft.copies:
                 copies.append((draft.ticket, draft.copies))
             number += 1  # in the same millisecond
-        self.count -= len(taken)
-        self._bytes -= size
+        self._enter(-len(taken), -size)
         return Batch(self._chain, previous, taken, tickets, copies)
 
     def refuse(self, result: str) -> list[Effect]:

@@ -129,12 +129,8 @@ class Driver:
 
     def feed_at_once(self, event: Publish) -> None:
         """Let something be published, and what is sent leave at once, if not much else does."""
-        if self._ended:
-            return
         self._at_once = True
-        self._waiting.append(event)
-        if not self._handling:
-            self._drain()
+        self.feed(event)
 
     def say(self, to: NodeId, message: Control) -> bool:
         """Send a control message on behalf of the process; tells whether there is a link."""

@@ -89,8 +89,7 @@ class Publications:
         if self._in_turn == 1:
             asyncio.get_running_loop().call_soon(self._flush)
             if self._one_at_a_time:
-                if part not in self.parts:
-                    self._begin(part)
+                self._begin(part)
                 self._feed_at_once(Publish(part, [draft]))
                 return publication
         self._drafts.setdefault(part, []).append(draft)
@@ -120,13 +119,13 @@ class Publications:
         if self._drafts:
             drafts, self._drafts = self._drafts, {}
             for part, of_part in drafts.items():
-                if part not in self.parts:
-                    self._begin(part)
+                self._begin(part)
                 self._feed(Publish(part, of_part))
 
     def _begin(self, part: StreamPart) -> None:
-        self.parts[part] = None
-        self._began(part)
+        if part not in self.parts:
+            self.parts[part] = None
+            self._began(part)
 
     def chain(self, part: StreamPart) -> str:
         """Return the id of our own chain in a part that we have published to."""

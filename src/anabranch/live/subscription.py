@@ -248,7 +248,6 @@ class Subscription:
     async def discard(self) -> None:
         """Read nothing and keep nothing until the subscription ends: for who only carries."""
         news = self._begin_to_wait()
-        assert self.news is not None
         self._discarding = True
         self._frames.clear()
         self._ready.clear()
@@ -256,8 +255,7 @@ class Subscription:
         self._waiting_messages = self._waiting_bytes = self._waiting_gaps = 0
         try:
             while self._open:
-                await news
-                news = self.news.wait()
+                await news.wait()
         finally:
             self._has_reader = False
         if self._failure is not None:
@@ -286,7 +284,7 @@ class Subscription:
             elif self._open:
                 news = self._begin_to_wait()
                 try:
-                    await news
+                    await news.wait()
                 finally:
                     self._has_reader = False
             elif self._failure is not None:
@@ -295,13 +293,13 @@ class Subscription:
                 raise StopAsyncIteration
         return self._ready.popleft()
 
-    def _begin_to_wait(self) -> "asyncio.Future[None]":
+    def _begin_to_wait(self) -> Handover:
         if self._has_reader:
             raise LocalError("two readers wait on one subscription: give each its own")
         if self.news is None:
             self.news = Handover(asyncio.get_running_loop())
         self._has_reader = True
-        return self.news.wait()
+        return self.news
 
     def _note(self, waiting: Missed | PageEnded | HistoryEnded) -> None:
         """Take note of what is to be known before the next message."""
