@@ -119,8 +119,22 @@ def test_functions_fit_a_screen() -> None:
     hold(complaints(rules.function_lengths, python(*CODE_FOLDERS)))
 
 
-def test_files_are_short() -> None:
+def test_files_are_short_or_say_why_not() -> None:
     hold(complaints(rules.file_length, code()))
+    hold(
+        rules.needless_exceptions(
+            {str(path): len(text.splitlines()) for path, text in code().items()}
+        )
+    )
+
+
+def test_file_length_of_a_large_file_needs_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = PurePosixPath("src/anabranch/core/x.py")
+    monkeypatch.setattr(rules, "LARGE_FILES", {str(path): "One subject, for a reason."})
+    assert rules.file_length(path, "\n" * 801) == []
+    assert rules.needless_exceptions({str(path): 801}) == []
+    assert rules.needless_exceptions({str(path): 800}) != []
+    assert rules.needless_exceptions({}) != []
 
 
 def test_no_error_is_swallowed() -> None:
@@ -214,7 +228,7 @@ def example(rule: Rule, path: str, source: str) -> list[str]:
         (rules.function_lengths, CORE, LONG),
         (rules.function_lengths, CORE, "class A:\n" + textwrap.indent(LONG, "    ")),
         (rules.function_lengths, CORE, "async " + LONG),
-        (rules.file_length, CORE, "\n" * 401),
+        (rules.file_length, CORE, "\n" * 801),
         (rules.file_length, "examples/x.py", "\n" * 30),
         (rules.swallowed_errors, CORE, "try:\n    f()\nexcept:\n    g()"),
         (rules.swallowed_errors, CORE, "try:\n    f()\nexcept Exception:\n    pass"),
@@ -251,7 +265,7 @@ def test_a_rule_sees_what_is_bad(rule: Rule, path: str, source: str) -> None:
         (rules.purity, CORE, "from datetime import datetime\ndatetime.fromtimestamp(now)"),
         (rules.purity, CORE, "self.now = event.now"),
         (rules.function_lengths, CORE, FITS),
-        (rules.file_length, CORE, "\n" * 400),
+        (rules.file_length, CORE, "\n" * 800),
         (rules.file_length, "examples/x.py", "\n" * 29),
         (rules.swallowed_errors, CORE, "try:\n    f()\nexcept Exception:\n    count()\n    raise"),
         (rules.swallowed_errors, CORE, "try:\n    f()\nexcept KeyError:\n    pass"),

@@ -17,7 +17,7 @@ from anabranch.core.errors import RemoteError
 from anabranch.core.frames import HEAD_BYTES, MAX_FRAME_BYTES
 from anabranch.core.messages import Bulk, Control, Small
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 CONTROL, DATA, BULK = 0, 1, 2
 MAX_CONTROL_BYTES = 128 * 1024  # an Instruction with 64 addresses of 255 wide characters fits
 MAX_ROUTE_BYTES = 64
