@@ -257,12 +257,13 @@ def test_a_length_that_lies_costs_nothing(length: bytes) -> None:
         (b"", "packet-size"),
         (b"\2\0", "packet-size"),
         (b"\0\0\x90", "protocol-version"),
+        (b"\4\0\x90", "protocol-version"),
         (b"\1\0\x90", "protocol-version"),
-        (b"\4\3\x90", "packet-kind"),
-        (b"\4\xff\x90", "packet-kind"),
-        (b"\4\1\x90", "packet-kind"),  # data where control was due
-        (b"\4\0\x90", "malformed"),
-        (b"\4\0\xc0", "malformed"),
+        (b"\5\3\x90", "packet-kind"),
+        (b"\5\xff\x90", "packet-kind"),
+        (b"\5\1\x90", "packet-kind"),  # data where control was due
+        (b"\5\0\x90", "malformed"),
+        (b"\5\0\xc0", "malformed"),
         (codec.encode(Leave(PART)) + b"\0", "malformed"),
         (HEAD + bytes(codec.MAX_CONTROL_BYTES - 2), "malformed"),
         (HEAD + bytes(codec.MAX_CONTROL_BYTES - 1), "packet-size"),
