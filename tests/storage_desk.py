@@ -102,6 +102,7 @@ class Desk:
         self.writes: list[Write] = []
         self.finds: list[Find] = []
         self.users: dict[NodeId, NodeId] = {}
+        self.neighbours: list[NodeId] = []  # in the overlay of the part
         self.others = [NODES[other] for other in range(size) if other != place]
         self.machine = self._start()
         self.first = self.learn()
@@ -135,7 +136,8 @@ class Desk:
 
     def take(self, *taken: bytes) -> list[Effect]:
         """Let frames come."""
-        state: Any = SimpleNamespace(part=PART)
+        overlay = SimpleNamespace(neighbours=lambda part: self.neighbours)
+        state: Any = SimpleNamespace(part=PART, overlay=overlay)
         effects: list[Effect] = []
         for frame in taken:
             effects += self._do(self.machine.take(state, frames.peek(frame), frame, self.now))

@@ -52,6 +52,7 @@ from anabranch.core.messages import (
     Resent,
     SlowDown,
     Status,
+    StorageSlowDown,
     Vote,
     Voted,
     WriteChange,
@@ -71,7 +72,8 @@ FRAME = FrameName(chain_key(ANN, 7), 2**60)
 EXAMPLES: list[Control] = [
     Meet(PART, True, 1_500),
     Bye(PART),
-    SlowDown(PART, chain_key(ANN, 7), 100),
+    SlowDown(PART, 100),
+    StorageSlowDown(PART, ANN, 100, 1_767_225_600_000, b"s" * 64),
     Got(PART, chain_key(ANN, 7), (2**60,)),
     Status(PART, 300, (ANN, BEN), (0, 70_000), "ws://localhost:7000"),
     Instruction(PART, 2**40, (Contact(ANN, "ws://localhost:7001"), Contact(BEN)), (CAT,)),

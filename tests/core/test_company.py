@@ -307,10 +307,10 @@ def test_a_tracker_that_names_colluders_gives_them_nothing() -> None:
     # Nor can they say in its stead that they have what was published, or slow it down.
     chain, number = published.head.chain, published.head.last
     for who in (B, C):
-        assert hand.hear(who, Got(PART, chain, (number,)), SlowDown(PART, chain, 1_000)) == []
+        assert hand.hear(who, Got(PART, chain, (number,)), SlowDown(PART, 1_000)) == []
     assert of(Published, hand(Publish(PART, drafts(2)))) != []
     assert of(Outcome, hand.hear(A, Got(PART, chain, (number,)))) == [Outcome(1, "sent", number)]
-    hand.hear(A, SlowDown(PART, chain, 1_000))
+    hand.hear(A, SlowDown(PART, 1_000))
     assert of(Published, hand(Publish(PART, drafts(3)))) == []
 
 

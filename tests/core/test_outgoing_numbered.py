@@ -162,9 +162,9 @@ def test_a_neighbour_that_cannot_keep_up_slows_these_down_as_well() -> None:
     hand = node(A)
     (made,) = of(Published, hand(numbered(FIRST)))
     got(hand, A, made.frame)
-    hand.hear(A, SlowDown(PART, made.head.chain, 500))
+    hand.hear(A, SlowDown(PART, 100))
     assert of(Published, hand(numbered(FIRST + 1, previous=FIRST))) == []
-    assert len(of(Published, hand.wait(0.5))) == 1
+    assert len(of(Published, hand.wait(0.1))) == 1
 
 
 def test_what_cannot_be_has_its_outcome_at_once() -> None:

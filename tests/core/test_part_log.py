@@ -2,13 +2,14 @@
 
 from anabranch.core.log_standing import MAX_LEAP
 from anabranch.core.machine import Effect, Notice, Send
-from anabranch.core.messages import Fetch, Fetched, Lead, Vote, Voted
+from anabranch.core.messages import Fetch, Fetched, Lead, StorageSlowDown, Vote, Voted
+from anabranch.core.messages.links import slow_down_digest
 from anabranch.core.messages.registry import NO_HASH
-from anabranch.core.storage_disk import MAX_UNSAVED_BYTES
+from anabranch.core.storage_disk import BEHIND_BYTES, MAX_UNSAVED_BYTES
 from anabranch.core.store import Adopt, Keep, Order, OrderHeld, Promise, Settle, hash_after
 from anabranch.sim.stores import MemoryStore
-from machines import NODES, PART, SIGNERS, Chain, of, sent
-from storage_desk import PUBLISHERS, Desk
+from machines import KEYS, NODES, PART, SIGNERS, Chain, of, sent
+from storage_desk import NET, PUBLISHERS, Desk
 
 ONE, TWO = NODES[1], NODES[2]
 
@@ -352,6 +353,27 @@ def test_one_alone_goes_on_leading_whatever_its_disk_does() -> None:
         desk.wait(1.0)
     desk.save()
     assert desk.status.high == 1
+
+
+def test_storage_behind_its_disk_asks_publishers_to_rest() -> None:
+    desk = leading()
+    desk.neighbours = NODES[20:23]
+    row, content = Chain(SIGNERS[30]), bytes(1 << 18)
+    effects: list[Effect] = []
+    while not (words := sent(StorageSlowDown, effects)):
+        effects += desk.take(row.frame(content))
+    size, bound = desk.machine.sizes()["unsaved bytes"]
+    assert BEHIND_BYTES < size < BEHIND_BYTES + 2 * len(content) < bound
+    assert [to for to, _ in words] == NODES[20:23]
+    word = words[0][1]
+    digest = slow_down_digest(NET, PART, NODES[0], word.pause_ms, word.at_ms)
+    assert KEYS.verify(NODES[0], digest, word.signature)
+    assert sent(StorageSlowDown, desk.take(row.frame(content))) == []
+    desk.now += 0.05
+    assert len(sent(StorageSlowDown, desk.take(row.frame(content)))) == 3
+    desk.settle()
+    desk.now += 0.05
+    assert sent(StorageSlowDown, desk.take(row.frame(content))) == []
 
 
 def test_what_does_not_fit_into_memory_is_dropped_and_counted() -> None:

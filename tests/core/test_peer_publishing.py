@@ -211,7 +211,7 @@ def test_a_pause_ends_while_nobody_is_there() -> None:
     published = of(Published, hand(Publish(PART, [])) + hand(Publish(PART, drafts(1))))[0]
     hand.link(A)
     assert tickets(got(hand, A, published), "sent") == [1]
-    hand.hear(A, SlowDown(PART, published.head.chain, 500))
+    hand.hear(A, SlowDown(PART, 100))
     hand(Publish(PART, drafts(2)), Publish(PART, drafts(3)), LinkDown(A, "reset"))
     made = of(Published, hand.wait(1))
     assert [p.head.count for p in made] == [2]

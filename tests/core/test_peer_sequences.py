@@ -100,7 +100,6 @@ class Driver:
         self.up: dict[NodeId, bool] = {}  # present while dialled or standing; whether it stands
         self.counter = 0
         self.chains = [Chain(SIGNERS[10], part) for part in PARTS]
-        self.slowed = [chain.key for chain in self.chains]  # and our own
         self.own = [Published(head(self.chains[0].frame()), b"")] * 2  # or no frame of ours at all
         self.frames: list[bytes] = []
         self.tickets = 0
@@ -168,7 +167,7 @@ class Driver:
                 "meet": Meet(part, bool(two & 1), (0, 5_000)[two >> 2]),
                 "bye": Bye(part),
                 "got": Got(part, own.head.chain, (own.head.last + (two == 7),)),
-                "slow": SlowDown(part, self.slowed[-1 - two % 2], 100),
+                "slow": SlowDown(part, 100),
                 "stray": Leave(part),
             }
             self.tell(Received(sender, codec.encode(message[word])))
@@ -184,7 +183,6 @@ class Driver:
 
     def perform(self, effects: list[Effect]) -> None:
         self.outcomes += [outcome.ticket for outcome in of(Outcome, effects)]
-        self.slowed += [published.head.chain for published in of(Published, effects)]
         self.own += of(Published, effects)
         for deliver in of(Deliver, effects):
             assert deliver.frame not in self.delivered

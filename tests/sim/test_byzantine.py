@@ -59,6 +59,22 @@ class Network:
         return [len(self.deliveries.of.get(node.id, [])) for node in self.cluster.peers[:11]]
 
 
+def test_complaining_neighbour_does_not_slow_a_publisher() -> None:
+    network, messages = Network("complaining"), 500
+    honest, complaining = network.cluster.peers[:11], network.cluster.peers[11].id
+    for publisher in honest[1:]:
+        if complaining in cast("Peer", publisher.machine).neighbours(network.part):
+            break
+    before = len(network.deliveries.of[honest[1].id])
+    for _ in range(messages):
+        network.cluster.publish(publisher, network.part, [b"real"])
+        network.sim.run(network.sim.now + 0.01)
+    network.sim.run(network.sim.now + 1)
+    # While a publisher rests its messages wait, and leave together: fewer frames arrive.
+    for node in honest[1:]:
+        assert len(network.deliveries.of[node.id]) - before >= 0.9 * messages
+
+
 @pytest.mark.parametrize(
     ("kind", "to_a_fellow_us", "to_another_us"),
     [

@@ -39,7 +39,7 @@ def test_random_scenarios_cover_every_kind_of_fault() -> None:
         if field.name != "reordering_ms":
             assert sum(bool(getattr(s.faults.packets, field.name)) for s in drawn) > 20
     assert {kind for s in drawn for kind in s.byzantine} == set(BYZANTINE)
-    assert len(BYZANTINE) == 10
+    assert len(BYZANTINE) == 11
     assert {s.nodes for s in drawn} >= {1, 2, 3, 5, 24}
 
 

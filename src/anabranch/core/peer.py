@@ -56,12 +56,13 @@ from anabranch.core.messages import (
     Introduce,
     Meet,
     SlowDown,
+    StorageSlowDown,
 )
 from anabranch.core.messages.registry import NETWORK
 from anabranch.core.outgoing import Entropy, Outgoing
 from anabranch.core.overlay import Directory, OverlayFactory
 from anabranch.core.packets import Packets
-from anabranch.core.parts import Parts
+from anabranch.core.parts import Part, Parts
 from anabranch.core.permission import Doubtful, Permission, Permits
 from anabranch.core.publishing import NO_SUCH_STREAM, STRANDED_FOR_S
 from anabranch.core.reader import ReaderFactory
@@ -127,7 +128,15 @@ class Peer:
         self._company = Company(introductions, mandate, permits, self._parts, self._links, *do)
         about = (self._outgoing, self._congestion, self._permission, self._company)
         self._attendance = Attendance(self._parts, *about, self._applied, self._keys)
-        self._slow = SlowLinks(self._parts, self._links, self._congestion, self._outgoing.pause)
+        self._slow = SlowLinks(
+            self._parts,
+            self._links,
+            self._congestion,
+            self._outgoing.pause,
+            network,
+            verify,
+            permits,
+        )
         self._kinds = self._kinds_of_events()
         self._handlers = dict.fromkeys(self._kinds, self._begin)
 
@@ -201,7 +210,14 @@ class Peer:
 
     def sizes(self) -> Sizes:
         """Return every bounded table by name, with its size and its bound."""
-        own = (self._links, self._congestion, self._parts, self._permission, self._company)
+        own = (
+            self._links,
+            self._congestion,
+            self._slow,
+            self._parts,
+            self._permission,
+            self._company,
+        )
         return fullest([each.sizes() for each in (*own, self._services)])
 
     # --- Packets --------------------------------------------------------------------------
@@ -227,11 +243,8 @@ class Peer:
 
     def _about_part(self, sender: NodeId, message: AboutParts, now: float) -> list[Effect]:
         state = self._parts.find(message.part)
-        if state is not None and type(message) is SlowDown:
-            if self._company.is_neighbour(state, sender, now):
-                return self._after(self._slow.slow_down(state, message, now), now)
-            self._links.strain(sender, now)
-            return []
+        if state is not None and isinstance(message, SlowDown | StorageSlowDown):
+            return self._slow_down(state, sender, message, now)
         if state is None or not state.overlay.follows(state.part, sender):
             self._links.strain(sender, now)
         if state is None:
@@ -241,6 +254,20 @@ class Peer:
         effects = self._company.remind(state, sender, message, now)
         effects += self._applied(state.overlay.receive(sender, message, now), now)
         effects += self._outgoing.look(state, now)
+        self._rearm()
+        return effects
+
+    def _slow_down(
+        self, state: Part, sender: NodeId, message: SlowDown | StorageSlowDown, now: float
+    ) -> list[Effect]:
+        """A neighbour, or a storage node of the stream, cannot keep up."""
+        effects: list[Effect] = []
+        if not self._company.is_neighbour(state, sender, now):
+            self._links.strain(sender, now)
+        elif isinstance(message, SlowDown):
+            self._slow.slow_down(state, sender, message, now)
+        else:
+            effects = self._slow.storage_slow_down(state, sender, message, now)
         self._rearm()
         return effects
 
@@ -388,9 +415,10 @@ class Peer:
 
     def _wakeup(self, event: Wakeup, now: float) -> list[Effect]:
         effects = self._ended(self._links.wake(now), now)
-        for peer in self._congestion.too_long(now):
-            effects += self._links.cut(peer, "link-full", now)
-            effects += self._lost(peer, "link-full", now)
+        for peer, reason in self._congestion.too_long(now):
+            effects += self._links.cut(peer, reason, now)
+            effects += self._lost(peer, reason, now)
+        effects += self._slow.wake(now)
         for overlay in self._parts.overlays.values():
             if overlay.wakeup_at is not None and overlay.wakeup_at <= now:
                 effects += self._applied(overlay.wake(now), now)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from anabranch.core import frames
 from anabranch.core.changes import CreateStream
+from anabranch.core.congestion import PAUSE_MS, TELL_EVERY_S
 from anabranch.core.errors import RemoteError
 from anabranch.core.identity import Signer, Verify
 from anabranch.core.ids import (
@@ -28,6 +29,7 @@ from anabranch.core.machine import (
     Hold,
     Notice,
     Release,
+    Send,
     Sizes,
     Wrote,
     fullest,
@@ -41,9 +43,11 @@ from anabranch.core.messages import (
     Lead,
     Resend,
     Resent,
+    StorageSlowDown,
     Vote,
     Voted,
 )
+from anabranch.core.messages.links import slow_down_digest
 from anabranch.core.messages.registry import NETWORK
 from anabranch.core.messages.storage import FrameName, Holding
 from anabranch.core.part_log import FromFellow, LogStatus, PartLog
@@ -93,6 +97,7 @@ class Storage(Service):
         self._deleted: dict[str, float] = {}  # streams that seem to be, and since when
         self._timers: Timers[StreamPart] = Timers()
         self._confirm_at: float | None = None
+        self._slowed_at: dict[StreamPart, float] = {}  # when publishers were asked to rest
         self._readers = Readers(registry, user_of)
         self._repairs = Repairs(verify)
         self._sweep = Sweep(self._logs, self._disk, self._repairs)
@@ -127,7 +132,8 @@ class Storage(Service):
         tables = [log.sizes() for log in self._logs.values()]
         tables += [self._disk.sizes(), self._resends.sizes(), self._repairs.sizes()]
         tables.append(self._verified.sizes())
-        return {"logs": (active, MAX_LOGS)} | fullest(tables)
+        slowed = (len(self._slowed_at), MAX_LOGS)
+        return {"logs": (active, MAX_LOGS), "parts slowed": slowed} | fullest(tables)
 
     # --- Which logs there are -------------------------------------------------------------
 
@@ -257,8 +263,23 @@ class Storage(Service):
             return []
         self._verified.add(frame)
         effects = log.take(frame, now)
+        if self._disk.is_behind:
+            effects += self._slow_down(state, now)
         # While a write is under way it only waits, and nothing changes.
         return self._done(self._tended(log, effects, now), now) if effects else effects
+
+    def _slow_down(self, state: Part, now: float) -> list[Effect]:
+        """Ask the publishers of a part to rest while the disk is behind."""
+        part = state.part
+        if now < self._slowed_at.get(part, 0.0) + TELL_EVERY_S:
+            return []
+        if len(self._slowed_at) >= MAX_LOGS:
+            self._slowed_at.clear()
+        self._slowed_at[part] = now
+        at_ms = int(now * 1000)
+        digest = slow_down_digest(self._network, part, self._me, PAUSE_MS, at_ms)
+        word = StorageSlowDown(part, self._me, PAUSE_MS, at_ms, self._signer.sign(digest))
+        return [Send(peer, word) for peer in state.overlay.neighbours(part)]
 
     def _hand(self, sender: NodeId, hand: Hand, now: float) -> list[Effect]:
         """Take frames from who published them, or from another storage node."""

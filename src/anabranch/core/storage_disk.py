@@ -7,6 +7,7 @@ from anabranch.core.machine import Effect, Find, Found, Notice, Sizes, Write, Wr
 from anabranch.core.store import DIVERGED, Answer, LogQuery, LogWrite
 
 MAX_UNSAVED_BYTES = 64 << 20  # of frames that are not on the disk yet
+BEHIND_BYTES = MAX_UNSAVED_BYTES // 2  # beyond this, publishers are asked to rest
 MAX_WRITES = 1_000  # one for each log
 MAX_FINDS = 32_768  # follows from 1,000 logs of 16 storage nodes, and the bounds of all who ask
 
@@ -65,6 +66,11 @@ class Disk:
             return False
         self._unsaved_bytes += size
         return True
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether so much waits for the disk that frames may soon have to be dropped."""
+        return self._unsaved_bytes > BEHIND_BYTES
 
     def free(self, size: int) -> None:
         """Give room back."""

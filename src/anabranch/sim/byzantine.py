@@ -13,7 +13,8 @@ import msgspec
 from anabranch.core import frames
 from anabranch.core.ids import NodeId, StreamPart, part_key
 from anabranch.core.machine import Deliver, Effect, Event, Forward, Received, Send, Sizes
-from anabranch.core.messages import Probed, Status
+from anabranch.core.messages import Probed, SlowDown, Status
+from anabranch.core.messages.links import MAX_PAUSE_MS
 from anabranch.core.messages.tracker import MAX_RTT_US
 from anabranch.core.peer import Peer
 from anabranch.sim.network import Raw
@@ -117,6 +118,19 @@ class Flooding(Byzantine):
         return _raw(to, data[:cut])
 
 
+class Complaining(Byzantine):
+    """Asks every neighbour for the longest pause, again and again."""
+
+    def spoil(self, event: Event, effects: list[Effect]) -> list[Effect]:
+        """With every frame that arrives, complain to all neighbours of its part."""
+        delivered = [effect for effect in effects if type(effect) is Deliver]
+        return effects + [
+            Send(peer, SlowDown(deliver.part, MAX_PAUSE_MS))
+            for deliver in delivered
+            for peer in self.inner.neighbours(deliver.part)
+        ]
+
+
 def _raw(to: NodeId, data: bytes) -> Effect:
     """Pass the simulator an effect that no honest machine has."""
     return cast(Effect, Raw(to, data))
@@ -207,6 +221,7 @@ BYZANTINE: dict[str, type[Byzantine]] = {
     "forging": Forging,
     "replaying": Replaying,
     "flooding": Flooding,
+    "complaining": Complaining,
     "nearest": Nearest,
     "nearer": Nearer,
     "farther": Farther,

@@ -13,6 +13,7 @@ from anabranch.core.messages.links import (
     KeyRequest,
     Meet,
     SlowDown,
+    StorageSlowDown,
 )
 from anabranch.core.messages.registry import (
     ChainChanged,
@@ -50,7 +51,7 @@ from anabranch.core.messages.tracker import (
 )
 
 AboutTrackers = Status | Instruction | Leave | Report | Refused | Probe | Probed
-AboutParts = Meet | Bye | SlowDown | Got | AboutTrackers
+AboutParts = Meet | Bye | SlowDown | StorageSlowDown | Got | AboutTrackers
 AboutKeys = KeyRequest | KeyAnswer
 AboutRegistry = (
     ReadChain
@@ -120,6 +121,7 @@ __all__ = [
     "SlowDown",
     "Small",
     "Status",
+    "StorageSlowDown",
     "Vote",
     "Voted",
     "WriteChange",

@@ -1,5 +1,6 @@
 """What two neighbours say to each other about a stream part, besides its data."""
 
+import hashlib
 from typing import Annotated
 
 import msgspec
@@ -23,6 +24,7 @@ MAX_KEY_HOPS = 64
 MAX_GOT = 256  # frames in one word
 
 Signature = Annotated[bytes, msgspec.Meta(min_length=SIGNATURE_BYTES, max_length=SIGNATURE_BYTES)]
+PauseMs = Annotated[int, msgspec.Meta(ge=1, le=MAX_PAUSE_MS)]
 RequestTicket = Annotated[bytes, msgspec.Meta(min_length=TICKET_BYTES, max_length=TICKET_BYTES)]
 
 
@@ -45,11 +47,40 @@ class Bye(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=Tr
 
 
 class SlowDown(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=3):
-    """A queue on the way of `chain` is full: pass this back to its publisher, who pauses."""
+    """Most links of the sender in `part` are full: send it nothing there for a while."""
 
     part: StreamPart
-    chain: Annotated[ChainKey, msgspec.Meta(min_length=CHAIN_KEY_BYTES, max_length=CHAIN_KEY_BYTES)]
-    pause_ms: Annotated[int, msgspec.Meta(ge=1, le=MAX_PAUSE_MS)]
+    pause_ms: PauseMs
+
+
+class StorageSlowDown(
+    msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=8
+):
+    """A storage node cannot write as fast as `part` is published: publishers rest for a while.
+
+    It is signed, and passed on to all members once.
+    """
+
+    part: StreamPart
+    node: Annotated[NodeId, msgspec.Meta(min_length=NODE_ID_BYTES, max_length=NODE_ID_BYTES)]
+    pause_ms: PauseMs
+    at_ms: Annotated[int, msgspec.Meta(ge=0, le=MAX_TIMESTAMP_MS)]
+    signature: Signature
+
+
+_SLOW_DOWN_DOMAIN = b"anabranch storage slow down v1\0"
+
+
+def slow_down_digest(
+    network: bytes, part: StreamPart, node: NodeId, pause_ms: int, at_ms: int
+) -> bytes:
+    """Return the digest that a storage node signs in a StorageSlowDown."""
+    name = part.stream.encode()
+    digest = hashlib.sha256(_SLOW_DOWN_DOMAIN)
+    digest.update(len(network).to_bytes(2) + network + node)
+    digest.update(len(name).to_bytes(2) + name + bytes([part.partition]))
+    digest.update(pause_ms.to_bytes(4) + at_ms.to_bytes(8))
+    return digest.digest()
 
 
 class Got(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=4):
