@@ -8,7 +8,9 @@ import typer
 
 from anabranch.core.errors import LocalError
 from anabranch.live.client import Network, connect
+from anabranch.live.descriptors import raise_limit, warning
 from anabranch.live.profiles import default_key_file, find_profile
+from anabranch.live.transports.limits import Prefix, parse_prefix
 
 Profile = Annotated[str | None, typer.Option(help="The network to use, by its profile's name.")]
 Address = Annotated[
@@ -25,6 +27,22 @@ TlsCert = Annotated[
     Path | None, typer.Option(help="A certificate: listen at a wss:// address with it.")
 ]
 TlsKey = Annotated[Path | None, typer.Option(help="The certificate's key.")]
+
+TrustedProxy = Annotated[
+    list[str] | None,
+    typer.Option(help="A proxy in front: no bounds per address there. Such as 10.0.0.0/8."),
+]
+
+
+def prefixes_of(texts: list[str] | None) -> tuple[Prefix, ...]:
+    """Read the addresses of trusted proxies."""
+    return tuple(map(parse_prefix, texts or ()))
+
+
+def warn_of_few_descriptors() -> None:
+    """Say on standard error if this process may have too few files and sockets open."""
+    if text := warning(raise_limit()):
+        typer.echo(f"warning: {text}", err=True)
 
 
 def tls_context(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:

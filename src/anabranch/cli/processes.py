@@ -19,9 +19,12 @@ from anabranch.cli.options import (
     Profile,
     TlsCert,
     TlsKey,
+    TrustedProxy,
     WithParent,
     network_of,
+    prefixes_of,
     tls_context,
+    warn_of_few_descriptors,
 )
 from anabranch.core.ids import show
 from anabranch.core.machine import Notice
@@ -70,12 +73,16 @@ def tracker(
     ] = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
+    trusted_proxy: TrustedProxy = None,
     trace: Trace = None,
     with_parent: WithParent = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a tracker: it tells the nodes of a stream whom to connect to."""
     from anabranch.live.tracker import TrackerProcess
+
+    trusted = prefixes_of(trusted_proxy)
+    warn_of_few_descriptors()
 
     async def main() -> None:
         ended = ending(with_parent)
@@ -91,6 +98,7 @@ def tracker(
                 advertise=advertise,
                 ssl=tls_context(tls_cert, tls_key),
                 recorder=recorder.recorder,
+                trusted=trusted,
             )
             await process.start()
             try:

@@ -6,7 +6,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from anabranch.cli.console import fail, handled, print_json
-from anabranch.cli.options import Address, AsJson, Profile, TlsCert, TlsKey, WithParent, tls_context
+from anabranch.cli.options import (
+    Address,
+    AsJson,
+    Profile,
+    TlsCert,
+    TlsKey,
+    TrustedProxy,
+    WithParent,
+    prefixes_of,
+    tls_context,
+    warn_of_few_descriptors,
+)
 from anabranch.cli.processes import Recording, Trace, fail_by_mistake, one_of, say_notice
 from anabranch.core.ids import show
 from anabranch.live.address import NetworkAddress, parse_address
@@ -40,6 +51,7 @@ def storage(
     ] = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
+    trusted_proxy: TrustedProxy = None,
     trace: Trace = None,
     profile: Profile = None,
     address: Address = None,
@@ -49,9 +61,9 @@ def storage(
     """Run a storage node: it keeps the streams that name it, and sends what is asked for again."""
     from anabranch.live.storage.process import Retention, StorageProcess
 
-    for name, kept in (("--keep-days", keep_days), ("--keep-gb", keep_gb)):
-        if kept is not None and not 0 < kept < MAX_KEPT:
-            fail(f"{name} {kept:g}: give more than 0, or leave it out to keep everything")
+    _check_kept(keep_days, keep_gb)
+    trusted = prefixes_of(trusted_proxy)
+    warn_of_few_descriptors()
 
     async def main() -> None:
         ended = ending(with_parent)
@@ -66,6 +78,7 @@ def storage(
                 ssl=tls_context(tls_cert, tls_key),
                 retention=Retention(keep_days, keep_gb),
                 recorder=recorder.recorder,
+                trusted=trusted,
             )
             await process.start()
             try:
@@ -79,6 +92,12 @@ def storage(
                 await process.stop()
 
     run(main())
+
+
+def _check_kept(days: float | None, gigabytes: float | None) -> None:
+    for name, kept in (("--keep-days", days), ("--keep-gb", gigabytes)):
+        if kept is not None and not 0 < kept < MAX_KEPT:
+            fail(f"{name} {kept:g}: give more than 0, or leave it out to keep everything")
 
 
 def _network(profile: str | None, address: str | None) -> NetworkAddress:

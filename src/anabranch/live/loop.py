@@ -9,11 +9,14 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from anabranch.live.descriptors import raise_limit
+
 T = TypeVar("T")
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end on the fastest loop there is."""
+    """Run a coroutine to its end on the fastest loop there is, with all descriptors there are."""
+    raise_limit()
     if sys.platform == "win32":
         return asyncio.run(main)
     import uvloop

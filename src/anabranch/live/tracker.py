@@ -13,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import msgspec
+
 from anabranch.core.changes import (
     GENESIS_VERSION,
     NONCE_BYTES,
@@ -37,9 +39,11 @@ from anabranch.live.driver import Driver
 from anabranch.live.errors import NetworkUnreachable
 from anabranch.live.keys import load_or_make_key
 from anabranch.live.observer import Observer
+from anabranch.live.page_server import PageLimits
 from anabranch.live.registry.sqlite import SqliteStore
 from anabranch.live.tracker_http import About, TrackerHttp
 from anabranch.live.transports import Transport, TransportError
+from anabranch.live.transports.limits import Prefix
 from anabranch.live.transports.websocket import ANY_HOST, Limits, WebSocketTransport
 from anabranch.overlays import TOPOLOGIES
 from anabranch.traces.recorder import Recorder
@@ -74,6 +78,7 @@ class TrackerProcess:
         ssl: tls.SSLContext | None = None,
         client_ssl: tls.SSLContext | None = None,
         recorder: Recorder | None = None,
+        trusted: tuple[Prefix, ...] = (),
         through: Callable[[Transport], Transport] = lambda transport: transport,
     ) -> None:
         """`through` wraps the transport; one that seems far away, for example."""
@@ -85,6 +90,7 @@ class TrackerProcess:
         self._advertise = advertise
         self._ssl, self._client_ssl = ssl, client_ssl
         self._through = through
+        self._trusted = trusted  # proxies
         self._clock = Clock()
         self._verify = KnownKeys().verify
         self._store = SqliteStore(folder / "registry.sqlite")
@@ -125,7 +131,7 @@ class TrackerProcess:
             ssl=self._ssl,
             client_ssl=self._client_ssl,
             advertise=self._advertise,
-            limits=LIMITS,
+            limits=msgspec.structs.replace(LIMITS, trusted=self._trusted),
         )
         self._links = self._through(self.transport)
         self.driver = Driver(self._links, {Store: self._keep}, self._observer, self._clock)
@@ -149,6 +155,7 @@ class TrackerProcess:
                 host,
                 http_port,
                 lambda: self._problem,
+                limits=PageLimits(trusted=self._trusted),
             )
             await self.http.start()
             self.driver.attach(self.machine)

@@ -26,7 +26,7 @@ from anabranch.core.ids import (
 )
 from anabranch.core.prediction import predict
 from anabranch.core.tracked import TrackedNode
-from anabranch.live.page_server import PageServer
+from anabranch.live.page_server import DEFAULT_LIMITS, PageLimits, PageServer
 from anabranch.live.tracker_figures import TrackerFigures, TrackerView, figures_of
 
 DEFAULT_LIMIT = 1_000
@@ -80,18 +80,20 @@ class TrackerHttp:
         port: int = 0,
         problem: Callable[[], str] = all_is_well,
         rng: random.Random | None = None,
+        limits: PageLimits = DEFAULT_LIMITS,
     ) -> None:
         self.address = ""
         self._tracker = tracker
         self._about = about
         self._clock = clock
-        self._server = PageServer("tracker", host, port)
+        self._server = PageServer("tracker", host, port, limits)
         self._problem = problem
         self._rng = rng or random.Random()
         self._started_at = clock()
         self._predictions = 0
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(TrackerFigures(tracker))
+        self._registry.register(self._server.figures)
 
     async def start(self) -> None:
         """Begin to listen; `address` says where."""

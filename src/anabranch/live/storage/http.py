@@ -28,7 +28,7 @@ from anabranch.core.ids import (
     show,
     stream_part,
 )
-from anabranch.live.page_server import PageServer
+from anabranch.live.page_server import DEFAULT_LIMITS, PageLimits, PageServer
 from anabranch.live.storage.columns import END_OF_STREAM, arrow
 from anabranch.live.storage.figures import StorageFigures
 from anabranch.live.storage.ranges import (
@@ -99,6 +99,7 @@ class StorageHttp:
         port: int = 0,
         problem: Callable[[], str] = all_is_well,
         sizes: Sizes = unmeasured,
+        limits: PageLimits = DEFAULT_LIMITS,
     ) -> None:
         self.address = ""
         self.counts = {"ranges": 0, "bytes": 0, "refused": 0, "broken": 0}
@@ -111,7 +112,7 @@ class StorageHttp:
         self._parts = parts
         self._clock = clock
         self._verify = verify
-        self._server = PageServer("storage node", host, port)
+        self._server = PageServer("storage node", host, port, limits)
         self._problem = problem
         self._sizes = sizes
         self._searches = 0
@@ -120,6 +121,7 @@ class StorageHttp:
         self._collectors.register(
             StorageFigures(node, parts, status, self.counts, lambda: self.readers)
         )
+        self._collectors.register(self._server.figures)
 
     async def start(self) -> None:
         """Begin to listen; `address` says where."""

@@ -26,11 +26,13 @@ from anabranch.live.address import NetworkAddress
 from anabranch.live.client import Network, connect
 from anabranch.live.errors import AnabranchError, Closed
 from anabranch.live.keys import load_or_make_key
+from anabranch.live.page_server import PageLimits
 from anabranch.live.storage.disk import LogDisk
 from anabranch.live.storage.http import StorageHttp
 from anabranch.live.storage.ports import Ports, remember, remembered
 from anabranch.live.storage.sqlite import SqliteLogStore
 from anabranch.live.subscription import Subscription
+from anabranch.live.transports.limits import Prefix
 from anabranch.live.transports.websocket import ANY_HOST, Limits, WebSocketTransport
 from anabranch.traces.recorder import Recorder
 
@@ -71,6 +73,7 @@ class StorageProcess:
         client_ssl: tls.SSLContext | None = None,
         retention: Retention | None = None,
         recorder: Recorder | None = None,
+        trusted: tuple[Prefix, ...] = (),
     ) -> None:
         self.identity = load_or_make_key(folder / "storage.key")
         self._address = address
@@ -79,6 +82,7 @@ class StorageProcess:
         port, http_port = port or last.port, http_port or last.http_port
         self._where = (host, port, http_port)
         self._client_ssl = client_ssl
+        self._trusted = trusted  # proxies
         retention = retention or Retention()
         self.store = SqliteLogStore(folder / "logs.sqlite")
         self._disk = LogDisk(self.store, retention.keep_ms, retention.keep_bytes)
@@ -90,7 +94,7 @@ class StorageProcess:
             ssl=ssl,
             client_ssl=client_ssl,
             advertise=advertise,
-            limits=LIMITS,
+            limits=msgspec.structs.replace(LIMITS, trusted=trusted),
         )
         self.network = Network(
             str(address),
@@ -151,6 +155,7 @@ class StorageProcess:
                 verify=KnownKeys().verify,
                 problem=lambda: self.problem,
                 sizes=self._sizes,
+                limits=PageLimits(trusted=self._trusted),
             )
             await self.http.start()
             ports = (self.transport.port, urlsplit(self.http.address).port or 0)

@@ -5,10 +5,15 @@ An IPv6 address counts by its first 64 bits: whoever has one address there has a
 
 import ipaddress
 from collections import OrderedDict
+from collections.abc import Sequence
 
 import msgspec
 
+from anabranch.core.errors import LocalError
+
 IPV6_PREFIX_BITS = 64
+
+Prefix = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -23,6 +28,7 @@ class Limits(msgspec.Struct, frozen=True):
     refusals: int = 64  # told so politely at a time; others are cut off without a word
     dials: int = 4096  # of our own, under way at a time
     idle_addresses: int = 1024  # remembered beyond those that have connections
+    trusted: tuple[Prefix, ...] = ()  # proxies: bounds per address are not for them
 
 
 class _Place(msgspec.Struct, gc=False):
@@ -48,19 +54,23 @@ class Admission:
     def __len__(self) -> int:
         return len(self._places)
 
-    def admit(self, place: str, now: float) -> bool:
+    def admit(self, place: str, now: float, is_proxy: bool = False) -> bool:
         """Count a new connection as pending, or refuse it."""
         limits, entry = self._limits, self._entry(place, now)
-        if entry.tokens < 1 or entry.pending >= limits.pending_per_address:
-            return False
-        if entry.links >= limits.links_per_address:
+        if not is_proxy and not self._has_room(entry):
             return False
         if self.pending >= limits.pending or self.links >= limits.links:
             return False
-        entry.tokens -= 1
+        entry.tokens = max(0.0, entry.tokens - 1)
         entry.pending += 1
         self.pending += 1
         return True
+
+    def _has_room(self, entry: _Place) -> bool:
+        limits = self._limits
+        if entry.tokens < 1 or entry.pending >= limits.pending_per_address:
+            return False
+        return entry.links < limits.links_per_address
 
     def prove(self, place: str) -> None:
         """Count a pending connection as a link."""
@@ -101,11 +111,38 @@ class Admission:
                 del self._places[place]
 
 
+def parse_prefix(text: str) -> Prefix:
+    """Read the addresses of a trusted proxy: one, or a prefix such as 10.0.0.0/8."""
+    try:
+        return ipaddress.ip_network(text, strict=False)
+    except ValueError as error:
+        raise LocalError(
+            f"{text!r} is no address or prefix: write one such as 10.0.0.0/8 or 2001:db8::/32"
+        ) from error
+
+
+def is_within(address: str, prefixes: Sequence[Prefix]) -> bool:
+    """Tell whether an address lies within one of these prefixes."""
+    parsed = _plain(address)
+    return any(parsed in prefix for prefix in prefixes)
+
+
+def is_loopback(address: str) -> bool:
+    """Tell whether an address is of this machine alone."""
+    return _plain(address).is_loopback
+
+
+def _plain(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """Read an address, an IPv4 one that is written as IPv6 as well."""
+    parsed = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped is not None:
+        return parsed.ipv4_mapped
+    return parsed
+
+
 def place_of(address: str) -> str:
     """Return what an IP address counts as."""
-    parsed = ipaddress.ip_address(address.partition("%")[0])
+    parsed = _plain(address)
     if isinstance(parsed, ipaddress.IPv4Address):
         return str(parsed)
-    if parsed.ipv4_mapped is not None:
-        return str(parsed.ipv4_mapped)
     return str(ipaddress.ip_network((parsed, IPV6_PREFIX_BITS), strict=False))

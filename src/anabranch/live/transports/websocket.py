@@ -14,10 +14,11 @@ from anabranch.core.identity import Identity
 from anabranch.core.ids import NodeId
 from anabranch.core.messages.tracker import MAX_ADDRESS_LENGTH
 from anabranch.live.address import MAX_PORT
+from anabranch.live.descriptors import current_limit, fit
 from anabranch.live.transports import LinkOwner, TransportError
 from anabranch.live.transports.connection import Connection
 from anabranch.live.transports.dials import CROSSED, Dial, connect, explain, read_address
-from anabranch.live.transports.limits import Admission, Limits, place_of
+from anabranch.live.transports.limits import Admission, Limits, is_within, place_of
 from anabranch.live.transports.links import Links
 from anabranch.live.transports.timing import Timing
 from anabranch.live.transports.wire import Wire
@@ -53,7 +54,7 @@ class WebSocketTransport:
         self._network = network
         self._host, self._port, self._advertise = host, port, advertise
         self._server_ssl, self._client_ssl = ssl, client_ssl
-        self._limits = limits
+        self._limits = limits = fit(limits, current_limit())
         self._timing = timing
         self._nonce = nonce
         self._links = Links(identity.node, timing)
@@ -145,7 +146,8 @@ class WebSocketTransport:
             wire.abort()
             return
         place = place_of(address)
-        if self._admission.admit(place, asyncio.get_running_loop().time()):
+        is_proxy = is_within(address, self._limits.trusted)
+        if self._admission.admit(place, asyncio.get_running_loop().time(), is_proxy):
             wire.place = place
         elif len(self._refusing) < self._limits.refusals:
             self._refusing.add(wire)
