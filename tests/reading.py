@@ -17,8 +17,8 @@ MAX_EFFECTS = 100_000
 class Reading:
     """A reader, the trackers it may reach, what each of them has, and a clock."""
 
-    def __init__(self, found: Contact = FOUND, seed: int = 1) -> None:
-        self.reader: Any = RegistryReader(NET, KEYS.verify, found, random.Random(seed))
+    def __init__(self, found: Contact = FOUND, seed: int = 1, **options: Any) -> None:
+        self.reader: Any = RegistryReader(NET, KEYS.verify, found, random.Random(seed), **options)
         self.now = START
         self.writers = {NETWORK: Writer(NETWORK)}  # what all trackers have
         self.stories: dict[bytes, dict[str, Writer]] = {}  # what one has in its stead

@@ -10,6 +10,7 @@ from anabranch.cli import app
 from cli.commands import Json, answer, answers, refusal, shown
 
 KEYS = ["id", "partitions", "overlay", "degree", "metadata", "trackers", "storage", "encrypted"]
+KEYS += ["confirm_within_s"]
 SOMEBODY = "0x" + "ab" * 20
 
 pytestmark = pytest.mark.usefixtures("network")
@@ -167,3 +168,15 @@ def test_to_delete_is_asked_for_once() -> None:
     assert again.exit_code == 0
     gone = CliRunner().invoke(app, ["stream", "delete", name], input="y\n")
     assert gone.exit_code == 0, gone.output
+
+
+def test_stream_confirm_within_is_set_shown_and_taken_back() -> None:
+    name = answer("stream", "create", "a/strict", "--confirm-within", "1h")["id"]
+    assert answer("stream", "show", name)["confirm_within_s"] == 3_600
+    assert answer("stream", "edit", name, "--confirm-within", "never")["confirm_within_s"] == 0
+
+
+@pytest.mark.parametrize("text", ["soon", "5s", "10000d"])
+def test_stream_confirm_within_that_is_no_duration_is_refused(text: str) -> None:
+    said = refusal("stream", "create", "a/refused", "--confirm-within", text)
+    assert "write 30m, 1h, 7d, or never" in said or "confirm within" in said

@@ -1,15 +1,33 @@
 """A reader: whole chains, checked change by change, kept up to date, and what they are for."""
 
+from math import inf
+
 import pytest
 
 from anabranch.core import registry_reader
-from anabranch.core.changes import DeleteStream, Right, SetPermission, SetTrackers
+from anabranch.core.changes import (
+    CreateStream,
+    DeleteStream,
+    EditStream,
+    Right,
+    SetPermission,
+    SetTrackers,
+)
 from anabranch.core.errors import LocalError
 from anabranch.core.ids import StreamPart
-from anabranch.core.machine import Answered, Follow, Hold, Learned, Notice, Request, Send
+from anabranch.core.machine import (
+    Answered,
+    Effect,
+    Follow,
+    Hold,
+    Learned,
+    Notice,
+    Request,
+    Send,
+)
 from anabranch.core.messages import ChainChanged, ListChains, ReadChain, WriteChange, Written
 from anabranch.core.messages.registry import NETWORK
-from anabranch.core.registry_reader import DOUBT_EVERY_S, MAX_AGE_S, NO_GENESIS_S
+from anabranch.core.registry_reader import DOUBT_EVERY_S, NO_GENESIS_S
 from anabranch.core.registry_reads import REFRESH_S, TOGETHER_S
 from anabranch.core.registry_requests import REQUEST_S
 from anabranch.core.rendezvous import trackers_for
@@ -29,7 +47,7 @@ from chains import (
 from machines import NODES, SIGNERS, START, of, sent
 from reading import Reading
 
-ANN = SIGNERS[1]
+ANN, BOB = SIGNERS[1:3]
 PART = StreamPart(STREAM, 0)
 
 
@@ -265,28 +283,74 @@ def test_many_in_doubt_do_not_keep_each_other_from_an_answer() -> None:
     assert 8 <= len(learned) <= 12
 
 
-def test_what_nobody_confirms_for_an_hour_does_not_count() -> None:
-    reading = Reading()
+HOUR_S = 3_600
+
+
+def unconfirmed(within_s: int = 0, own_s: float = inf) -> tuple[Reading, list[Effect]]:
+    """Let all trackers be gone for an hour, but for a second; return what was said."""
+    reading = Reading(confirm_within_s=own_s)
     reading.start(*ENTRIES[:2])
-    reading.follow(created(SetPermission(ANN.node, 3)))
+    created_ = Writer().add(CreateStream(2, confirm_within_s=within_s))
+    reading.follow(created_.add(SetPermission(ANN.node, 3)))
     reading.follow(Writer(SECOND))
-    reader = reading.reader
     for tracker in (WRITER, COPIER):
         reading.down(tracker)
-    effects = reading.wait(MAX_AGE_S - 1)
+    return reading, reading.wait(HOUR_S - 1)
+
+
+def test_right_without_trackers_counts_until_it_expires() -> None:
+    reading = Reading()
+    reading.start(*ENTRIES[:2])
+    expires_ms = int((START + 24 * HOUR_S) * 1000)
+    reading.follow(created(SetPermission(ANN.node, 3), SetPermission(BOB.node, 1, expires_ms)))
+    for tracker in (WRITER, COPIER):
+        reading.down(tracker)
+    reading.wait(24 * HOUR_S - 1)
+    assert reading.reader.permits(PART, ANN.node, reading.now)
+    assert reading.reader.permits(PART, BOB.node, reading.now)
+    reading.wait(30 * 24 * HOUR_S)
+    assert reading.reader.permits(PART, ANN.node, reading.now)
+    assert reading.reader.permits(PART, OWNER.node, reading.now)
+    assert not reading.reader.permits(PART, BOB.node, reading.now)
+    assert not reading.reader.is_unconfirmed(STREAM, reading.now)
+    assert reading.reader.age_s(reading.now) == pytest.approx(31 * 24 * HOUR_S - 1, rel=1e-3)
+
+
+def test_registry_without_trackers_is_said_to_be_unconfirmed_once() -> None:
+    reading, effects = unconfirmed()
+    effects += reading.wait(10 * HOUR_S)
+    assert [notice.kind for notice in of(Notice, effects)] == ["registry-unconfirmed"]
+    reading.up(COPIER)
+    assert reading.reader.age_s(reading.now) < 1
+    reading.down(COPIER)
+    [notice] = of(Notice, reading.wait(HOUR_S))
+    assert notice.kind == "registry-unconfirmed"
+
+
+@pytest.mark.parametrize(("within_s", "own_s"), [(HOUR_S, inf), (0, HOUR_S), (2 * HOUR_S, HOUR_S)])
+def test_right_that_has_to_be_confirmed_counts_until_then(within_s: int, own_s: float) -> None:
+    reading, effects = unconfirmed(within_s, own_s)
+    reader = reading.reader
     assert reader.permits(PART, ANN.node, reading.now)
     effects += reading.wait(1)
     assert not reader.permits(PART, ANN.node, reading.now)
     assert not reader.may(STREAM, OWNER.node, Right.SUBSCRIBE, reading.now)
+    assert reader.is_unconfirmed(STREAM, reading.now)
     assert reader.directory(PART) is not None  # so that trackers can be found
-    assert [notice.kind for notice in of(Notice, effects)] == ["registry-too-old"]
-    assert Learned(STREAM, 2) in effects  # whoever has decided something decides anew
+    assert "registry-too-old" in [notice.kind for notice in of(Notice, effects)]
+    assert Learned(STREAM, 2) in effects  # every decision is made anew
     assert of(Learned, reading.up(COPIER)).count(Learned(STREAM, 2)) == 1
     assert reader.permits(PART, ANN.node, reading.now)
-    assert of(Notice, reading.wait(2 * MAX_AGE_S)) == []
+    assert of(Notice, reading.wait(2 * HOUR_S)) == []
+
+
+def test_right_that_need_not_be_confirmed_any_more_counts_again() -> None:
+    reading, _ = unconfirmed(HOUR_S)
+    reading.writers[STREAM].add(EditStream(confirm_within_s=0))
+    reading.up(COPIER)
     reading.down(COPIER)
-    [notice] = of(Notice, reading.wait(MAX_AGE_S))
-    assert notice.kind == "registry-too-old"
+    reading.wait(10 * HOUR_S)
+    assert reading.reader.permits(PART, ANN.node, reading.now)
 
 
 def test_what_was_not_known_does_not_grow_old() -> None:
@@ -296,7 +360,7 @@ def test_what_was_not_known_does_not_grow_old() -> None:
     reading.follow(created())
     for tracker in (WRITER, COPIER):
         reading.down(tracker)
-    assert Learned(STREAM, 1) not in reading.wait(2 * MAX_AGE_S)
+    assert Learned(STREAM, 1) not in reading.wait(2 * HOUR_S)
     assert not reading.reader.knows(STREAM)
 
 

@@ -10,7 +10,7 @@ from anabranch.core.ids import StreamPart, show
 from anabranch.core.machine import Effect, Hold, Learned, Notice, Release, Send
 from anabranch.core.messages import ChainChanged
 from anabranch.core.messages.registry import NETWORK
-from anabranch.core.registry_reader import AGAIN_S, MAX_AGE_S
+from anabranch.core.registry_reader import AGAIN_S
 from anabranch.core.registry_reads import REFRESH_S
 from anabranch.core.registry_sources import LEFT_S, TURN_S
 from anabranch.core.rendezvous import trackers_for
@@ -22,6 +22,7 @@ ANN, BOB = SIGNERS[1:3]
 PART = StreamPart(STREAM, 0)
 REVOKE = SetPermission(ANN.node, 0)
 FOUND_OUT_S = LAG_S + AGAIN_S
+HOUR_S = 3_600
 
 
 def accused(effects: list[Effect]) -> list[str]:
@@ -33,9 +34,9 @@ def accused(effects: list[Effect]) -> list[str]:
 # --- What is hidden -------------------------------------------------------------------------
 
 
-def hiding(liar: bytes, *entries: Any) -> tuple[Reading, Writer]:
+def hiding(liar: bytes, *entries: Any, **options: Any) -> tuple[Reading, Writer]:
     """Let a tracker hide from the reader that Ann was removed; the others show it."""
-    reading = Reading()
+    reading = Reading(**options)
     reading.start(*entries)
     granted = created(SetPermission(ANN.node, 3))
     reading.follow(granted)
@@ -107,11 +108,11 @@ def test_all_are_compared_in_time() -> None:
 
 
 def test_who_hides_something_confirms_nothing() -> None:
-    reading, granted = hiding(COPIER, *ENTRIES[:2])
+    reading, granted = hiding(COPIER, *ENTRIES[:2], confirm_within_s=HOUR_S)
     reading.run(reading.hear(WRITER, ChainChanged(STREAM, 3, granted.history.head)))
     assert reading.reader.may(STREAM, OWNER.node, Right.SUBSCRIBE, reading.now)
     reading.down(WRITER)
-    reading.wait(MAX_AGE_S)
+    reading.wait(HOUR_S)
     assert not reading.reader.may(STREAM, OWNER.node, Right.SUBSCRIBE, reading.now)
     reading.stories.clear()
     reading.wait(1.25 * REFRESH_S)

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from anabranch.cli.console import fail, handled, print_json, say
 from anabranch.cli.options import Address, AsJson, KeyFile, Profile, network_of
+from anabranch.cli.times import parse_duration
 from anabranch.core.overlay import DEFAULT_DEGREE
 from anabranch.live.client import Network
 from anabranch.live.loop import run
@@ -30,6 +31,10 @@ OwnStorage = Annotated[
     typer.Option(
         help="A storage node to keep it: 0x..., may be repeated; or how many of them, such as 3."
     ),
+]
+ConfirmWithin = Annotated[
+    str | None,
+    typer.Option(help="Rights count only if a tracker confirmed them within 30m, 1h... or never."),
 ]
 T = TypeVar("T")
 
@@ -67,6 +72,7 @@ def create(
     metadata: Annotated[str, typer.Option(help="Whatever you want to say of it.")] = "",
     tracker: OwnTrackers = None,
     storage: OwnStorage = None,
+    confirm_within: ConfirmWithin = None,
     exist_ok: Annotated[
         bool, typer.Option("--exist-ok", help="Take a stream that is there already.")
     ] = False,
@@ -76,6 +82,7 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Create a stream of your own."""
+    within = parse_duration(confirm_within)
 
     async def work(network: Network) -> dict[str, Any]:
         stream = await network.create_stream(
@@ -87,6 +94,7 @@ def create(
             metadata=metadata,
             trackers=tracker or (),
             storage=_storage(storage),
+            confirm_within=within or 0,
             exist_ok=exist_ok,
         )
         return stream.info()
@@ -108,6 +116,7 @@ def edit(
     ] = False,
     storage: OwnStorage = None,
     no_storage: Annotated[bool, typer.Option("--no-storage", help="Let nobody keep it.")] = False,
+    confirm_within: ConfirmWithin = None,
     profile: Profile = None,
     address: Address = None,
     key: KeyFile = None,
@@ -116,6 +125,7 @@ def edit(
     """Change how a stream is set up; what is not named stays as it is."""
     if (tracker and no_trackers) or (storage and no_storage):
         fail("say who serves the stream, or that nobody does, not both")
+    within = parse_duration(confirm_within)
 
     async def work(network: Network) -> dict[str, Any]:
         stream = await network.stream(name)
@@ -126,6 +136,7 @@ def edit(
             metadata=metadata,
             trackers=(tracker or ()) if tracker or no_trackers else None,
             storage=_storage(storage) if storage or no_storage else None,
+            confirm_within=within,
         )
         return stream.info()
 

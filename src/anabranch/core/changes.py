@@ -41,6 +41,7 @@ MAX_NETWORK_TRACKERS = 32  # with addresses of ordinary length they fit one chan
 MAX_NETWORK_STORAGE = 64
 MAX_STREAM_STORAGE = 16
 MAX_PARENTS = 8  # newest changes that one change may name
+MAX_CONFIRM_WITHIN_S = 366 * 86_400
 MAX_ACTIONS = 64  # of one change, which holds as a whole or not at all
 
 PUBLIC = NodeId(bytes(NODE_ID_BYTES))  # the zero address: a permission for everybody
@@ -119,6 +120,7 @@ def named(trackers: Sequence[TrackerEntry], entry: TrackerEntry) -> tuple[Tracke
 
 
 OwnTrackers = Annotated[tuple[Contact, ...], msgspec.Meta(max_length=MAX_STREAM_TRACKERS)]
+ConfirmWithin = Annotated[int, msgspec.Meta(ge=0, le=MAX_CONFIRM_WITHIN_S)]
 OwnStorage = Annotated[tuple[Node, ...], msgspec.Meta(max_length=MAX_STREAM_STORAGE)]
 
 
@@ -133,6 +135,8 @@ class CreateStream(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
     # Its own trackers, in the owner's order; with none, the network's serve it.
     trackers: OwnTrackers = ()
     storage: OwnStorage = ()  # the storage nodes that keep it
+    # Rights count only if a tracker has confirmed them within this time; 0: as long as they last.
+    confirm_within_s: ConfirmWithin = 0
 
 
 class EditStream(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=5):
@@ -147,6 +151,7 @@ class EditStream(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     metadata: Annotated[str, msgspec.Meta(max_length=MAX_METADATA_BYTES)] | None = None
     trackers: OwnTrackers | None = None
     storage: OwnStorage | None = None
+    confirm_within_s: ConfirmWithin | None = None
 
     def apply(self, settings: CreateStream) -> CreateStream:
         """Return the settings as they are after this."""

@@ -199,6 +199,14 @@ class Peer:
         state = self._parts.find(part)
         return tuple(state.overlay.neighbours(part)) if state else ()
 
+    def neighbours_in(self, stream: str) -> tuple[NodeId, ...]:
+        """Return our neighbours in all parts of a stream."""
+        found: dict[NodeId, None] = {}
+        for state in self._parts:
+            if state.part.stream == stream:
+                found |= dict.fromkeys(state.overlay.neighbours(state.part))
+        return tuple(found)
+
     def secret(self, stream: str, publisher: NodeId, key_id: bytes) -> bytes | None:
         """Return the secret of a group key, if we have it."""
         return self._keys.secret(stream, publisher, key_id) if self._keys is not None else None

@@ -8,11 +8,14 @@ A tracker that serves what does not hold breaks the protocol. One that is behind
 while: changes take their time from one tracker to the next. If it still lacks what we have known
 for long, and once more when it is asked again, it was found out, and is left.
 
-What no tracker has confirmed for an hour does not count any more.
+A right that is known counts until it expires or is revoked, also while no tracker can be reached:
+the overlays go on without trackers. The owner of a stream, or the node itself, may demand that a
+tracker has confirmed the stream's chain within some time.
 """
 
 import random
 from collections.abc import Iterable, Sequence
+from math import inf
 
 from anabranch.core.changes import PUBLISH, Action, Right, TrackerEntry, decode_change
 from anabranch.core.errors import LocalError
@@ -32,6 +35,7 @@ from anabranch.core.messages import (
     Written,
 )
 from anabranch.core.messages.registry import NETWORK
+from anabranch.core.neighbour_ledgers import NeighbourLedgers
 from anabranch.core.overlay import PartSettings
 from anabranch.core.registry import NetworkState, StreamState, is_chain_name
 from anabranch.core.registry_reads import MAX_READS, Read, Reads, read_again_at
@@ -44,16 +48,19 @@ from anabranch.core.timers import Timers
 AGAIN_S = 2.0  # when a tracker that lacks something is asked once more
 DOUBT_EVERY_S = 0.5
 NO_GENESIS_S = 1.0  # when to ask again a tracker that does not know the network yet
-MAX_AGE_S = 3_600.0  # how long what we know counts without being confirmed
+ALONE_S = 180.0  # without a confirmation before streams are compared with neighbours,
+ANNOUNCE_EVERY_S = 30.0  # and how often
+UNCONFIRMED_S = 600.0  # without a confirmation before a notice says so
 MAX_FOLLOWED = 2_000
 
-REFRESH, DOUBT, COMPARE, AGE = "refresh", "doubt", "compare", "age"
+REFRESH, DOUBT, COMPARE = "refresh", "doubt", "compare"
+AGE, UNCONFIRMED, ANNOUNCE = "age", "unconfirmed", "announce"
 
 
 class RegistryReader(Registry):
     """Follows chains of the registry for a node."""
 
-    messages = (ChainPage, Written, ChainList, ChainChanged)
+    messages = (ChainPage, Written, ChainList, ChainChanged, ReadChain)
     events = (Follow, Request)
 
     def __init__(
@@ -63,7 +70,9 @@ class RegistryReader(Registry):
         found: Contact,
         rng: random.Random,
         others: Sequence[Contact] = (),
+        confirm_within_s: float = inf,
     ) -> None:
+        """`confirm_within_s` is this node's own demand; a stream's may be stricter."""
         self._network = network
         self._verify = verify
         self._rng = rng
@@ -72,11 +81,13 @@ class RegistryReader(Registry):
         self._viewed: dict[NodeId, None] = {}  # those of whom we remember what they have shown us
         self._left: frozenset[NodeId] = frozenset()  # as the directory was told
         self._followed = {NETWORK: FollowedChain(NETWORK, network, 0.0)}
+        self.by_neighbours = NeighbourLedgers(verify)
         self._reads = Reads()
         self._requests = Requests()
         self._timers: Timers[tuple[str, str]] = Timers()
         self._began_at = 0.0
-        self._is_old = False  # which was told
+        self._confirm_within_s = confirm_within_s
+        self._is_unconfirmed = False  # which was told
 
     # --- What others may ask --------------------------------------------------------------
 
@@ -111,14 +122,14 @@ class RegistryReader(Registry):
 
     def version(self, chain: str) -> int:
         """Return how many changes of a chain that is followed have been read."""
-        return self.history(chain).height
+        return (self.by_neighbours.history(chain) or self.history(chain)).height
 
     def stream(self, name: str) -> StreamState | None:
         """Return what is known of a stream; None unless it is followed and has been read."""
         followed = self._followed.get(name)
         if followed is None or not followed.known:
             return None
-        state = followed.history.state
+        state = (self.by_neighbours.history(name) or followed.history).state
         return state if isinstance(state, StreamState) else None
 
     def directory(self, part: StreamPart) -> PartSettings | None:
@@ -140,7 +151,24 @@ class RegistryReader(Registry):
 
     def _counting(self, stream: str, now: float) -> StreamState | None:
         followed = self._followed.get(stream)
-        return self.stream(stream) if followed and now < followed.heard_at + MAX_AGE_S else None
+        return self.stream(stream) if followed and now < self._counts_until(followed) else None
+
+    def _counts_until(self, followed: FollowedChain) -> float:
+        """Return when a chain has to be confirmed again."""
+        state = followed.history.state
+        created = state.created if isinstance(state, StreamState) else None
+        demanded_s = created.confirm_within_s if created is not None else 0
+        return followed.heard_at + min(self._confirm_within_s, demanded_s or inf)
+
+    def is_unconfirmed(self, stream: str, now: float) -> bool:
+        """Tell whether rights on a stream do not count because no tracker has confirmed them."""
+        followed = self._followed.get(stream)
+        return followed is not None and followed.known and now >= self._counts_until(followed)
+
+    def age_s(self, now: float) -> float:
+        """Return for how long no tracker has confirmed one of the chains; of the oldest one."""
+        heard = [each.heard_at for each in self._followed.values() if each.known]
+        return max(0.0, now - max(min(heard, default=now), self._began_at))
 
     def confirmed_at(self, stream: str) -> float:
         """Return up to when we know all that those whom we ask know (0.0: never)."""
@@ -179,7 +207,8 @@ class RegistryReader(Registry):
         if chain == NETWORK or self._followed.pop(chain, None) is None:
             return
         self._reads.forget(chain)
-        for kind in (REFRESH, DOUBT, COMPARE, AGE):
+        self.by_neighbours.forget(chain)
+        for kind in (REFRESH, DOUBT, COMPARE, AGE, UNCONFIRMED):
             self._timers.cancel((kind, chain))
 
     def sizes(self) -> Sizes:
@@ -189,6 +218,7 @@ class RegistryReader(Registry):
             "registry reads": (self._reads.most_under_way, MAX_READS),
             "registry requests": (len(self._requests), MAX_REQUESTS),
             **self._sources.sizes(),
+            **self.by_neighbours.sizes(),
         }
 
     # --- Events ---------------------------------------------------------------------------
@@ -196,6 +226,7 @@ class RegistryReader(Registry):
     def start(self, now: float) -> list[Effect]:
         """Hold the trackers that were found, to read the network's chain from them."""
         self._began_at = now
+        self._timers.set((ANNOUNCE, NETWORK), now + ANNOUNCE_EVERY_S)
         return self._done(self._sources.start(now), now)
 
     def tell(self, event: Event, now: float) -> list[Effect]:
@@ -208,23 +239,49 @@ class RegistryReader(Registry):
     def receive(self, sender: NodeId, message: Control, now: float) -> list[Effect]:
         """Take an answer, or the word that a chain has changed."""
         effects: list[Effect] = []
-        if type(message) is ChainPage:
+        if type(message) is ChainPage and sender in self._readers:
             effects = self._page(sender, message, now)
-        elif type(message) is ChainChanged:
+        elif type(message) is ChainChanged and sender in self._readers:
             followed = self._followed.get(message.chain)
-            is_news = followed is not None and message.head != followed.history.head
-            if is_news and sender in self._readers:
+            if followed is not None and message.head != followed.history.head:
                 self._reads.want(sender, message.chain)
+        elif isinstance(message, ChainPage | ChainChanged | ReadChain):
+            effects = self._from_neighbour(sender, message, now)
         elif type(message) is Written or type(message) is ChainList:
             effects, chain = self._requests.answer(sender, message, self._readers)
             if chain in self._followed:  # it was written, or it is stale: there is news
                 self._read(chain)
         return self._done(effects, now)
 
+    def _from_neighbour(
+        self, sender: NodeId, message: ChainPage | ChainChanged | ReadChain, now: float
+    ) -> list[Effect]:
+        """Exchange changes of a stream with a neighbour."""
+        followed = self._followed.get(message.chain)
+        if followed is None or not followed.known or message.chain == NETWORK:
+            return []
+        history = followed.history
+        if isinstance(message, ChainPage):
+            return self.by_neighbours.page(sender, message, history, now)
+        if isinstance(message, ChainChanged):
+            return self.by_neighbours.announced(sender, message, history, now)
+        return self.by_neighbours.asked(sender, message, history, now)
+
+    def _announce(self, now: float) -> list[Effect]:
+        """Compare with neighbours the streams that no tracker has confirmed for a while."""
+        self._timers.set((ANNOUNCE, NETWORK), now + ANNOUNCE_EVERY_S)
+        return [
+            effect
+            for chain, followed in self._followed.items()
+            if chain != NETWORK and followed.known and now >= followed.heard_at + ALONE_S
+            for effect in self.by_neighbours.announce(followed.history)
+        ]
+
     def link(self, peer: NodeId, up: bool, reason: str, now: float) -> list[Effect]:
         """Ask again whoever can be asked now."""
         if not up:
             self._requests.unsend(peer)
+            self.by_neighbours.gone(peer)
         return self._done(self._sources.link(peer, up, now), now)
 
     def wake(self, now: float) -> list[Effect]:
@@ -237,7 +294,11 @@ class RegistryReader(Registry):
             if kind == COMPARE:
                 self._read(chain, [t for t in self._readers if not followed.agrees(t)])
             elif kind == AGE:
-                effects += self._aged(followed)
+                effects += self._aged(followed, now)
+            elif kind == ANNOUNCE:
+                effects += self._announce(now)
+            elif kind == UNCONFIRMED:
+                effects += self._unconfirmed()
             else:
                 followed.asked_at = now
                 self._read(chain)
@@ -271,6 +332,7 @@ class RegistryReader(Registry):
         height = followed.history.height
         result = followed.take(sender, page, read.asked_at, self._verify, now)
         if followed.history.height > height:
+            self.by_neighbours.update(followed.history)
             # Whoever does not have this by then is late.
             self._timers.sooner((COMPARE, read.chain), now + LAG_S)
         if result == MORE:
@@ -293,8 +355,13 @@ class RegistryReader(Registry):
         since = followed.lacking_since(read.tracker)
         if since is None or since > read.asked_at - LAG_S:
             followed.heard_at = max(followed.heard_at, read.asked_at)
-            self._timers.set((AGE, chain), followed.heard_at + MAX_AGE_S)
-            self._is_old = False
+            if (until := self._counts_until(followed)) < inf:
+                self._timers.set((AGE, chain), until)
+            else:
+                self._timers.cancel((AGE, chain))
+            if chain == NETWORK:
+                self._timers.set((UNCONFIRMED, chain), followed.heard_at + UNCONFIRMED_S)
+                self._is_unconfirmed = False
         if since is not None:
             effects += self._suspect(followed, read, since, now)
         else:
@@ -334,12 +401,14 @@ class RegistryReader(Registry):
             is_last = followed.wanted_last <= answered_at
             followed.wanted_at = None if is_last else followed.wanted_last
             followed.known = True
-        counts_again = followed.too_old and now < followed.heard_at + MAX_AGE_S
+        counts_again = followed.too_old and now < self._counts_until(followed)
         is_news = followed.told != history.head or counts_again
         if followed.known and (is_answer or is_news):
             followed.told, followed.too_old = history.head, followed.too_old and not counts_again
             if history.chain == NETWORK:
                 effects += self._learn_trackers(now)
+            elif is_news and not counts_again:
+                effects += self.by_neighbours.announce(history)
             effects.append(Learned(history.chain, history.height))
         return effects
 
@@ -347,17 +416,35 @@ class RegistryReader(Registry):
         entries = self.network_state.trackers
         return self._sources.know([entry.contact for entry in entries], now) if entries else []
 
-    def _aged(self, followed: FollowedChain) -> list[Effect]:
-        """What we know of a chain does not count any more."""
+    def _aged(self, followed: FollowedChain, now: float) -> list[Effect]:
+        """What we know of a chain does not count any more, since it has to be confirmed again."""
+        until = self._counts_until(followed)
+        if now < until:  # more is demanded no more
+            if until < inf:
+                self._timers.set((AGE, followed.history.chain), until)
+            return []
         followed.too_old = True
-        effects: list[Effect] = []
+        chain, height = followed.history.chain, followed.history.height
+        minutes = (now - followed.heard_at) / 60
+        hint = (
+            f"no tracker has confirmed {chain} for {minutes:.0f} minutes, and it has to be: its "
+            "rights do not count until one does"
+        )
+        effects: list[Effect] = [Notice(None, "registry-too-old", hint)]
         if followed.known:
-            effects.append(Learned(followed.history.chain, followed.history.height))
-        if not self._is_old:
-            self._is_old = True
-            hint = f"no tracker has confirmed anything for {MAX_AGE_S / 60:.0f} minutes"
-            effects.append(Notice(None, "registry-too-old", hint))
+            effects.append(Learned(chain, height))
         return effects
+
+    def _unconfirmed(self) -> list[Effect]:
+        """Say once that no tracker answers: revocations may be missed."""
+        if self._is_unconfirmed:
+            return []
+        self._is_unconfirmed = True
+        hint = (
+            f"no tracker has confirmed the registry for {UNCONFIRMED_S / 60:.0f} minutes: known "
+            "rights go on counting, and changes are not seen"
+        )
+        return [Notice(None, "registry-unconfirmed", hint)]
 
     # --- Asking ---------------------------------------------------------------------------
 

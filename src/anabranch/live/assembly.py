@@ -92,4 +92,5 @@ def assemble(
         receipts=Receipts(network, curve.verify, registry),
         patience_s=patience_s,
     )
+    registry.by_neighbours.neighbours = peer.neighbours_in
     return registry, peer

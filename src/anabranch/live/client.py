@@ -9,6 +9,7 @@ import random
 import socket
 import ssl as tls
 from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -47,6 +48,7 @@ from anabranch.live.terms import (
     check_move,
     check_public,
     check_settings,
+    confirm_within_of,
     contact_of,
     full_name,
     node_of,
@@ -246,14 +248,16 @@ class Network:
         metadata: str = "",
         trackers: Iterable[Contact | str] = (),
         storage: int | Iterable[str] = (),
+        confirm_within: timedelta | float = 0,
         exist_ok: bool = False,
     ) -> Stream:
         """Create `<your address>/<path>`. `public` names the rights that everyone has.
 
         A stream that not everyone may subscribe to is encrypted. `trackers` are its own, if it
         has any; `storage` are the addresses of the storage nodes that keep it, or how many of the
-        network's shall: three go on when one of them is gone. With `exist_ok` a
-        stream that is there already is taken as it is.
+        network's shall: three go on when one of them is gone. Rights count as long as they
+        last; with `confirm_within` only if a tracker has confirmed them within that time. With
+        `exist_ok` a stream that is there already is taken as it is.
         """
         check_settings(partitions, overlay, degree)
         name = full_name(path, self.me)
@@ -276,6 +280,7 @@ class Network:
             public=int(rights_of(public)),
             trackers=tuple(map(contact_of, trackers)),
             storage=keepers,
+            confirm_within_s=confirm_within_of(confirm_within) or 0,
         )
         try:
             await self.change(name, action)

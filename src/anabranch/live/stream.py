@@ -1,6 +1,7 @@
 """One stream, as its users hold it in their hands."""
 
 from collections.abc import AsyncIterator, Iterable, Sequence
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ from anabranch.live.terms import (
     Time,
     check_move,
     check_settings,
+    confirm_within_of,
     contact_of,
     require_part,
 )
@@ -200,6 +202,12 @@ class Stream(Publishing):
 
     def _may_not(self, what: str) -> NotPermitted:
         me, right = self._network.me, what.partition(" ")[0]
+        if self._node.registry.is_unconfirmed(self.id, self._node.driver.now()):
+            return NotPermitted(
+                f"no tracker has confirmed who may {what} {self.id} for too long: start a tracker, "
+                f"or let its owner demand less with `anabranch stream edit {self.id} "
+                "--confirm-within never`"
+            )
         return NotPermitted(
             f"{me} may not {what} {self.id}: its owner can permit it with "
             f"`anabranch stream grant {self.id} {me} {right}`"
@@ -216,12 +224,14 @@ class Stream(Publishing):
         metadata: str | None = None,
         trackers: Iterable[Contact | str] | None = None,
         storage: int | Iterable[str] | None = None,
+        confirm_within: timedelta | float | None = None,
     ) -> None:
         """Change how the stream is set up; what is not given stays. Partitions can be added only.
 
         `trackers` are the stream's own, and with none the network's serve it; `storage` are the
         addresses of the storage nodes that keep it, or how many of the network's shall. A stream
         that is stored gets or loses one storage node at a time, so that its history moves along.
+        `confirm_within`: within which time a tracker has to have confirmed rights; 0: never.
         """
         check_settings(partitions, overlay, degree)
         before = self._created().storage
@@ -232,6 +242,7 @@ class Stream(Publishing):
             metadata=metadata,
             trackers=None if trackers is None else tuple(map(contact_of, trackers)),
             storage=None if storage is None else self._network.choose_storage(storage, before),
+            confirm_within_s=confirm_within_of(confirm_within),
         )
         if edit.storage is not None:
             check_move(before, edit.storage)
@@ -260,6 +271,7 @@ class Stream(Publishing):
             "trackers": [show(contact.node) for contact in created.trackers],
             "storage": [show(node) for node in created.storage],
             "encrypted": not state.is_public(Right.SUBSCRIBE, self._node.driver.now()),
+            "confirm_within_s": created.confirm_within_s,
             "permissions": [
                 {
                     "who": "public" if node == PUBLIC else show(node),

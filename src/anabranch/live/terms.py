@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
-from anabranch.core.changes import PUBLIC, Right, parse_rights
+from anabranch.core.changes import MAX_CONFIRM_WITHIN_S, PUBLIC, Right, parse_rights
 from anabranch.core.errors import LocalError
 from anabranch.core.ids import (
     MAX_PARTITIONS,
@@ -15,6 +15,8 @@ from anabranch.core.ids import (
 from anabranch.core.messages import Contact
 from anabranch.core.messages.tracker import MAX_NEIGHBOURS
 from anabranch.overlays import OVERLAYS
+
+LEAST_CONFIRM_S = 180  # a chain is read about every minute
 
 Time = datetime | timedelta | int | float  # a moment, so long ago, or milliseconds since 1970
 
@@ -60,6 +62,19 @@ def check_settings(partitions: int | None, overlay: str | None, degree: int | No
         raise LocalError(f"{partitions} partitions: a stream has 1 to {MAX_PARTITIONS}")
     if degree is not None and not 2 <= degree <= MAX_NEIGHBOURS:
         raise LocalError(f"a degree of {degree}: a node has 2 to {MAX_NEIGHBOURS} neighbours")
+
+
+def confirm_within_of(wanted: timedelta | float | None) -> int | None:
+    """Read within which time rights have to be confirmed: seconds; 0 is never."""
+    if wanted is None:
+        return None
+    seconds = wanted.total_seconds() if isinstance(wanted, timedelta) else float(wanted)
+    if seconds != 0 and not LEAST_CONFIRM_S <= seconds <= MAX_CONFIRM_WITHIN_S:
+        raise LocalError(
+            f"confirm within {seconds:g} s: give {LEAST_CONFIRM_S} s or more, at most "
+            f"{MAX_CONFIRM_WITHIN_S // 86_400} days, or 0 for never"
+        )
+    return int(seconds)
 
 
 def node_of(who: str) -> NodeId:

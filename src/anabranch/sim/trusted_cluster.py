@@ -227,6 +227,7 @@ class TrustedCluster(Cluster):
             mandate=partial(introduce, user, self.network, node),
             keys=partial(KeyExchange, user, curve, entropy, self.network, permits, kept),
         )
+        registry.by_neighbours.neighbours = peer.neighbours_in
         if kind in FAITHLESS:
             return FAITHLESS[kind](peer, rng, self._means(node))
         return BYZANTINE[kind](peer, rng, self.disguised) if kind else peer
