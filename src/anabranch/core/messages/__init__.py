@@ -28,7 +28,9 @@ from anabranch.core.messages.registry import (
 )
 from anabranch.core.messages.storage import (
     Acknowledged,
+    AskEntries,
     AskStored,
+    Entries,
     Fetch,
     Fetched,
     Hand,
@@ -63,8 +65,8 @@ AboutRegistry = (
     | ListHeads
     | HeadList
 )
-Bulk = Resent | Hand | Fetched  # what holds frames, and may be as large as they are
-AboutStorage = Resend | AskStored | Acknowledged | Vote | Voted | Lead | Fetch | Bulk
+Bulk = Resent | Hand | Fetched | Entries  # what holds frames, and may be as large as they are
+AboutStorage = Resend | AskStored | Acknowledged | Vote | Voted | Lead | Fetch | AskEntries | Bulk
 Small = (
     AboutParts
     | AboutKeys
@@ -77,6 +79,7 @@ Small = (
     | Voted
     | Lead
     | Fetch
+    | AskEntries
 )
 Control = Small | Bulk
 
@@ -87,6 +90,7 @@ __all__ = [
     "AboutStorage",
     "AboutTrackers",
     "Acknowledged",
+    "AskEntries",
     "AskStored",
     "Bulk",
     "Bye",
@@ -96,6 +100,7 @@ __all__ = [
     "ChainPage",
     "Contact",
     "Control",
+    "Entries",
     "Fetch",
     "Fetched",
     "Got",

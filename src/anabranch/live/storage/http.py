@@ -30,6 +30,7 @@ from anabranch.core.ids import (
 )
 from anabranch.live.page_server import PageServer
 from anabranch.live.storage.columns import END_OF_STREAM, arrow
+from anabranch.live.storage.damage import Damage
 from anabranch.live.storage.figures import StorageFigures
 from anabranch.live.storage.ranges import (
     Find,
@@ -77,6 +78,11 @@ def all_is_well() -> str:
     return ""
 
 
+def undamaged() -> Damage:
+    """Know of no damage."""
+    return Damage()
+
+
 async def unmeasured() -> Mapping[StreamPart, int]:
     """Know the size of nothing."""
     return {}
@@ -98,6 +104,7 @@ class StorageHttp:
         host: str = "127.0.0.1",
         port: int = 0,
         problem: Callable[[], str] = all_is_well,
+        damage: Callable[[], Damage] = undamaged,
         sizes: Sizes = unmeasured,
     ) -> None:
         self.address = ""
@@ -113,12 +120,13 @@ class StorageHttp:
         self._verify = verify
         self._server = PageServer("storage node", host, port)
         self._problem = problem
+        self._damage = damage
         self._sizes = sizes
         self._searches = 0
         self._started_at = clock()
         self._collectors = CollectorRegistry(auto_describe=False)
         self._collectors.register(
-            StorageFigures(node, parts, status, self.counts, lambda: self.readers)
+            StorageFigures(node, parts, status, self.counts, lambda: self.readers, damage)
         )
 
     async def start(self) -> None:
@@ -149,13 +157,17 @@ class StorageHttp:
         return _answer({**self._identity(), "pages": PAGES})
 
     async def _health(self, request: web.Request) -> web.Response:
-        problem = self._problem()
+        damage = self._damage()
+        problem = self._problem() or damage.problem
+        failing = "failing" if self._problem() else "damaged"
         found = {
-            "status": "failing" if problem else "ok",
+            "status": failing if problem else "ok",
             **self._identity(),
             "uptime_s": round(self._clock() - self._started_at, 3),
             "parts": sum(1 for _ in self._parts()),
             "readers": self.readers,
+            "damage": damage.shown(),
+            "scrub": damage.scrub,
         }
         return _answer(found | {"error": problem}, 503) if problem else _answer(found)
 
