@@ -39,6 +39,7 @@ ROUND_S = 1.0  # between one round of all storage nodes and the next
 MAX_ROUNDS = 3
 MAX_EMPTY_PAGES = 64  # in a row, from one storage node
 MAX_RECOUNTS = 3
+ABSENT_S = 30.0
 
 
 NO_STORAGE = "no storage node keeps this stream"
@@ -83,7 +84,8 @@ class Replay:
         self._failures = 0  # to get that
         self._forgers: dict[NodeId, None] = {}  # who sent something that was not genuine
         self._lackers: dict[NodeId, int] = {}  # which lack it, and up to which offset
-        self._absent: set[NodeId] = set()  # did not answer while the others lacked something
+        # Which did not answer while the others lacked something, and until when they are left out.
+        self._absent: dict[NodeId, float] = {}
         self._takes_lacking = False  # all of them lack something, and a page is taken as it is
         self._lost = LostOffsets()
         self._busy_since: float | None = None  # when one was busy first, for that
@@ -155,7 +157,8 @@ class Replay:
         keepers = self._sources.keepers(part.stream)
         if not keepers:
             return self._end(NO_STORAGE, now)
-        source = keepers[self._turn % len(keepers)]
+        present = [each for each in keepers if not self._is_absent(each, now)] or keepers
+        source = present[self._turn % len(present)]
         effects = self._stay_with(source, now)
         self._resends.ask(source, True, part, self._next, PAGE_S, self._heard)
         return effects
@@ -176,7 +179,7 @@ class Replay:
         if isinstance(answer, str) or answer.problem:
             why = answer if isinstance(answer, str) else answer.problem
             return self._go_elsewhere(why, now)
-        self._absent.discard(sender)
+        self._absent.pop(sender, None)
         following = answer.following
         is_page = self._wanted.by_number or len(answer.offsets) == len(answer.frames)
         if not is_page or (following is not None and not leads_on(self._next, following)):
@@ -225,9 +228,12 @@ class Replay:
         if self._kept is not None:  # they are counted anew elsewhere
             self._begin_to_count()
         keepers = self._sources.keepers(self._open.part.stream)
-        if all(each.node in self._lackers or each.node in self._absent for each in keepers):
+        if all(each.node in self._lackers or self._is_absent(each, now) for each in keepers):
             return self._leave_out_lost(now)
         return self._go_elsewhere(DAMAGED, now)
+
+    def _is_absent(self, keeper: Contact, now: float) -> bool:
+        return now < self._absent.get(keeper.node, 0.0)
 
     def _leave_out_lost(self, now: float) -> list[Effect]:
         """Go on without what all storage nodes lack that answer."""
@@ -261,7 +267,8 @@ class Replay:
             if not self._lackers:
                 return self._end(why, now)
             every = self._sources.keepers(self._open.part.stream)
-            self._absent = {each.node for each in every if each.node not in self._lackers}
+            silent = [each.node for each in every if each.node not in self._lackers]
+            self._absent = dict.fromkeys(silent, now + ABSENT_S)
             return self._leave_out_lost(now)
         self.retry_at = now + ROUND_S
         return []

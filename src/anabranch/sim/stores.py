@@ -365,7 +365,7 @@ def _by_number(log: _PartLog, query: Page) -> Answer:
     if len(page) == len(matching):
         return _answer(page, None, missing)
     following = msgspec.structs.replace(wanted, cursor=_cursor(page[-1]), last=0)
-    return _answer(page, following)
+    return _answer(page, following, missing)
 
 
 def _matches(head: FrameHead, wanted: Selection) -> bool:
