@@ -151,7 +151,9 @@ class Scrub:
             self._pause()
 
     def _is_due(self) -> bool:
-        return bool(self._period_s) and self._clock() >= self.state.started_s + self._period_s
+        started_s = self.state.started_s
+        is_over = not started_s or self._clock() >= started_s + self._period_s
+        return bool(self._period_s) and is_over
 
     def _begin(self) -> None:
         finished_s = self.state.finished_s
