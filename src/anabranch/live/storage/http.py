@@ -55,7 +55,7 @@ ARROW_STREAM = "application/vnd.apache.arrow.stream"
 Json = dict[str, Any]
 Sizes = Callable[[], Awaitable[Mapping[StreamPart, int]]]  # bytes on the disk
 PAGES = {
-    "/health": "whether all is well: 200, or 503 and the problem",
+    "/health": "whether all is well: 200, or 503 and the problem; what is damaged, and the scrub",
     "/parts": "the stream parts that are stored here, and how their logs stand: ?limit=1000",
     "/streams/{stream}/partitions/{partition}/offsets": "what can be read: the first offset, and "
     "that behind the last; ?timestamp_ms=T adds the first whose message is of that time or later",
