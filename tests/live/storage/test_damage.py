@@ -2,18 +2,21 @@
 
 import os
 import shutil
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import msgspec
 import pytest
 
 from anabranch.core.frames import peek
 from anabranch.core.ids import StreamPart
+from anabranch.core.messages.registry import NO_HASH
 from anabranch.core.messages.storage import MAX_NUMBER, FrameName, Selection, Span
 from anabranch.core.store import (
     Answer,
@@ -29,7 +32,7 @@ from anabranch.core.store import (
     StoreError,
     Truncate,
 )
-from anabranch.live.storage.rebuilding import aside
+from anabranch.live.storage.rebuilding import aside, build_anew
 from anabranch.live.storage.sqlite import SqliteLogStore
 from live.storage.logs import Source, check_log, drain, same
 from machines import OTHER, PART
@@ -344,3 +347,54 @@ def test_a_swap_that_was_interrupted_is_finished_at_the_next_start(
         repair(again, donor)
         check_whole(again, donor)
         again.close()
+
+
+def test_every_page_of_zeros_under_an_open_store_is_found_and_mended(
+    whole: Path, donor: SqliteLogStore, tmp_path: Path
+) -> None:
+    source = Source(Random(9), most_bytes=300)
+    source.count = 10_000
+    batches = [Order(PART, 2, 9_000, source.frames(5)) for _ in range(20)]
+    donor.write([[batch] for batch in batches])
+    pages = whole.stat().st_size // PAGE
+    found = 0
+    for page in [*range(12), *range(12, pages, 5)]:
+        path = Path(shutil.copy(whole, tmp_path / "logs.sqlite"))
+        store = SqliteLogStore(path, checkpoint_pages=1 << 30)
+        store.write([[batch] for batch in batches])  # only in the write-ahead log
+        zero(path, page * PAGE, PAGE)
+        scrub(store)
+        scrub(store)
+        found += bool(store.missing())
+        repair(store, donor)
+        check_whole(store, donor)
+        store.close()
+        reopened = SqliteLogStore(path)
+        assert same(reopened, donor), page
+        reopened.close()
+    assert found > 5
+
+
+def test_readers_are_told_that_all_is_missing_while_a_large_file_is_rebuilt(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_go_on = threading.Event()
+
+    def slowly(*arguments: Any) -> None:
+        assert may_go_on.wait(60.0)
+        build_anew(*arguments)
+
+    monkeypatch.setattr("anabranch.live.storage.sqlite.build_anew", slowly)
+    monkeypatch.setattr("anabranch.live.storage.sqlite.PATIENCE_S", 0.1)
+    zero(copy, leaf_of(copy, small_frames(copy)[20].entry.frame), PAGE)
+    store = SqliteLogStore(copy)
+    whole = Page(PART, Selection(by_number=True), MAX_NUMBER, 1 << 30)
+    [span] = store.find(whole).missing
+    assert (span.start, span.end) == (0, store.states()[0].length)
+    assert store.is_rebuilding
+    assert store.find(HashAt(PART, 0)) == Answer(hash=NO_HASH), "what can be read is read"
+    may_go_on.set()
+    store.close()
+    store = SqliteLogStore(copy)
+    assert len(store.find(whole).placed) > 200
+    store.close()
