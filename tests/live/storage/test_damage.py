@@ -398,3 +398,27 @@ def test_readers_are_told_that_all_is_missing_while_a_large_file_is_rebuilt(
     store = SqliteLogStore(copy)
     assert len(store.find(whole).placed) > 200
     store.close()
+
+
+def test_a_file_that_cannot_be_rebuilt_is_said_and_tried_again_in_a_while(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[Path] = []
+
+    def full(path: Path, *arguments: Any) -> None:
+        tried.append(path)
+        raise OSError("no space left on device")
+
+    zero(copy, leaf_of(copy, small_frames(copy)[20].entry.frame), PAGE)
+    store = SqliteLogStore(copy)
+    monkeypatch.setattr("anabranch.live.storage.sqlite.build_anew", full)
+    whole = Page(PART, Selection(by_number=True), MAX_NUMBER, 1 << 30)
+    for _ in range(2):
+        assert store.find(whole).missing[0].start == 0
+    assert "cannot be rebuilt: no space left on device" in store.problem
+    assert len(tried) == 1
+    monkeypatch.undo()
+    store._retry_at = 0.0
+    assert len(store.find(whole).placed) > 200
+    assert store.problem == ""
+    store.close()

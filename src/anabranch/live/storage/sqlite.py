@@ -58,6 +58,7 @@ CHECKPOINT_PAGES = 4_000  # of the log that is written ahead, after which they g
 MAX_WAL_PAGES = 16_000  # after which the writer waits for its readers to let that happen
 
 PATIENCE_S = 2.0  # how long a reader waits while the file is rebuilt
+RETRY_S = 30.0  # after a file could not be rebuilt
 MAX_MENDINGS = 8  # of what is found damaged by one query or one write
 
 REBUILDING = "the file is damaged, and is being rebuilt: ask again in a while"
@@ -102,6 +103,7 @@ class SqliteLogStore:
         self._generation = 0  # of the file: how often it was rebuilt
         self._is_swapping = False  # the new file is not in its place yet
         self._newest_row = 0  # when the scrub looked last
+        self._retry_at = 0.0  # to rebuild it
         self.problem = ""  # why a damaged file cannot be rebuilt
         self._open = ExitStack()
         self._lock = take_lock(self.path)
@@ -283,6 +285,8 @@ class SqliteLogStore:
                 self.problem = str(error)
             return not self.problem
         with self._starting:
+            if self.problem and time.monotonic() < self._retry_at:
+                return False  # it could not be rebuilt a moment ago
             thread = self._rebuilding
             if thread is None:
                 work = partial(self._rebuild_for_reader, str(damage), generation)
@@ -311,6 +315,7 @@ class SqliteLogStore:
                     rows = DamagedRowsError(rows.log, [*rows.row_ids, *error.row_ids])
                 else:
                     self._logs.keep_changes()
+                    self.problem = ""
                     return
         except apsw.CorruptError as error:
             why = str(error)
@@ -328,8 +333,9 @@ class SqliteLogStore:
                     self._open.close()
                 self._is_swapping = True
                 self._finish_swap()
-        except OSError as error:
+        except (OSError, apsw.Error) as error:
             self.problem = f"{self.path} is damaged ({why}) and cannot be rebuilt: {error}"
+            self._retry_at = time.monotonic() + RETRY_S
             raise StoreError(self.problem) from error
         self._drop_aside()
 
