@@ -188,7 +188,7 @@ class Replay:
             return self._damaged(sender, answer, now)
         return self._counted(sender, answer, now)
 
-    # --- What is damaged where a page comes from ------------------------------------------
+    # --- Damaged parts of the past ------------------------------------------
 
     def _damaged(self, sender: NodeId, answer: Resent, now: float) -> list[Effect]:
         """Take a page as far as nothing of it is missing, and go on elsewhere from there."""
@@ -223,7 +223,7 @@ class Replay:
         return self._is_dense or not (self._wanted.by_number or is_counting)
 
     def _lacks(self, sender: NodeId, end: int, now: float) -> list[Effect]:
-        """Learn that a storage node lacks what comes next, up to an offset."""
+        """Learn that a storage node lacks the next messages, up to an offset."""
         self._lackers[sender] = end
         if self._kept is not None:  # they are counted anew elsewhere
             self._begin_to_count()
@@ -236,7 +236,7 @@ class Replay:
         return now < self._absent.get(keeper.node, 0.0)
 
     def _leave_out_lost(self, now: float) -> list[Effect]:
-        """Go on without what all storage nodes lack that answer."""
+        """Go on without the messages that are damaged at every storage node that answers."""
         self._forget_failures()
         ends, self._lackers = list(self._lackers.values()), {}
         if not self._is_divisible:

@@ -1,8 +1,8 @@
 """Repairs the damaged parts of a storage node's logs, and walks through all that it keeps.
 
-What is damaged is a hole in a log: offsets whose messages cannot be read any more. Another storage
+A damaged part is a hole in a log: offsets whose messages cannot be read any more. Another storage
 node of the stream is asked for the entries. The hash of the log behind the hole proves that they
-are right, whoever sends them.
+are right, so the sender need not be trusted.
 
 The walk looks at a page now and then: it finds holes that nobody has read across, and frames
 without a place in the log, which are handed to the primary.
@@ -46,13 +46,13 @@ class _Repair(msgspec.Struct):
     attempts: int = 0  # in vain, since entries came last
     first: int = 0  # which of the others is asked first: not one whose entries were wrong
     at: float = 0.0
-    is_looking: bool = False  # up what the disk lacks
+    is_looking: bool = False  # a query for the holes is under way
     is_saving: bool = False
     fills_written: int = 0  # of the log, when something was last to be written
 
 
 class Repairs:
-    """Asks other storage nodes for what is damaged here."""
+    """Fetches damaged entries from other storage nodes."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -66,7 +66,7 @@ class Repairs:
         return min(waiting, default=None)
 
     def add(self, log: PartLog, now: float) -> list[Effect]:
-        """Look up what a log lacks, of which something was found to be damaged."""
+        """Look up the holes of a log after damage was found in it."""
         repair = self._repairs.get(log.part)
         if repair is None:
             if len(self._repairs) >= MAX_REPAIRS:
@@ -89,7 +89,7 @@ class Repairs:
         return self.tend(log, now)
 
     def tend(self, log: PartLog, now: float) -> list[Effect]:
-        """Go on where the disk says that something of a log is damaged, or is not any more."""
+        """Go on after the holes of a log have changed on the disk."""
         missing = log.standing.state.missing
         repair = self._repairs.get(log.part)
         if repair is None:
@@ -106,7 +106,7 @@ class Repairs:
             spans = ", ".join(f"{hole.start}-{hole.end - 1}" for hole in missing[:10])
             effects.append(Notice(log.part, "damaged", f"offsets {spans}"))
         before, repair.known, repair.is_saving = repair.known, missing, False
-        if before and _left(missing) >= _left(before):  # what was filled in has proved to be wrong
+        if before and _left(missing) >= _left(before):  # the last entries have proved to be wrong
             repair.first += 1
             repair.asked, repair.at = None, now + ANSWER_S
             return effects
@@ -134,7 +134,7 @@ class Repairs:
         return [*effects, Send(repair.asked, question)]
 
     def take(self, sender: NodeId, answer: Entries, now: float) -> list[Effect]:
-        """Take what another storage node has; RemoteError if that is no entry of this log."""
+        """Take entries of another storage node; RemoteError if one is not of this log."""
         repair = self._repairs.get(answer.part)
         is_asked = repair is not None and (repair.ticket, repair.asked) == (answer.ticket, sender)
         if repair is None or not is_asked or repair.is_saving:

@@ -75,7 +75,7 @@ class LogState(msgspec.Struct, frozen=True):
     high: int = 0  # all before this offset is settled
     hash: bytes = NO_HASH  # of the log, at its end
     held: int = 0  # frames without a place in the log
-    missing: tuple[Missing, ...] = ()  # what is damaged, in order
+    missing: tuple[Missing, ...] = ()  # its holes, in order
 
 
 class Placed(msgspec.Struct, frozen=True, gc=False):
@@ -222,7 +222,7 @@ class HashAt(msgspec.Struct, frozen=True):
 
 
 class Lacking(msgspec.Struct, frozen=True):
-    """What is damaged of a log."""
+    """The holes of a log."""
 
     part: StreamPart
 
@@ -231,7 +231,7 @@ LogQuery = Page | Named | HashAt | Lacking
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What was found. What is damaged is never among it, but `missing` names its offsets."""
+    """The answer to a query. It has no damaged frame; `missing` names the damaged offsets."""
 
     placed: tuple[Placed, ...] = ()
     following: Selection | None = None

@@ -20,7 +20,7 @@ async def read_columns(
 ) -> AsyncIterator["pyarrow.RecordBatch"]:
     """Read a range; if a storage node breaks off, the next goes on at the same offset.
 
-    What is damaged at all of them is left out, and named by a HistoryLost at the end.
+    Messages that are damaged at all of them are left out, and named by a HistoryLost at the end.
     """
     from anabranch.live.storage.columnar import BrokenOffError, RefusedError, stream_batches
 
@@ -88,7 +88,7 @@ class _Place:
         self._next()
 
     def lack(self, end: int) -> None:
-        """Turn to the next one, since what comes next is damaged here up to an offset."""
+        """Turn to the next one, since the messages up to an offset are damaged here."""
         self._lacking[self._turn % len(self._sources)] = end
         self._absent -= set(self._lacking)
         self._next()

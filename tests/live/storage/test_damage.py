@@ -11,6 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import apsw
 import msgspec
 import pytest
 
@@ -355,6 +356,7 @@ def test_every_page_of_zeros_under_an_open_store_is_found_and_mended(
     source = Source(Random(9), most_bytes=300)
     source.count = 10_000
     batches = [Order(PART, 2, 9_000, source.frames(5)) for _ in range(20)]
+    length = len(offsets(drain(donor, PART), []))
     donor.write([[batch] for batch in batches])
     pages = whole.stat().st_size // PAGE
     found = 0
@@ -365,6 +367,8 @@ def test_every_page_of_zeros_under_an_open_store_is_found_and_mended(
         zero(path, page * PAGE, PAGE)
         scrub(store)
         scrub(store)
+        holes = store.missing().get(PART, ())
+        assert all(hole.end <= length for hole in holes), "the write-ahead log is whole"
         found += bool(store.missing())
         repair(store, donor)
         check_whole(store, donor)
@@ -422,3 +426,15 @@ def test_a_file_that_cannot_be_rebuilt_is_said_and_tried_again_in_a_while(
     assert len(store.find(whole).placed) > 200
     assert store.problem == ""
     store.close()
+
+
+def test_holes_that_are_not_in_the_file_any_more_are_not_forgotten(copy: Path) -> None:
+    flip_in(copy, small_frames(copy)[7].entry.frame)
+    store = SqliteLogStore(copy)
+    assert len(read(store)[1]) == 1
+    store.close()
+    database = apsw.Connection(str(copy))
+    database.execute("DELETE FROM missing")
+    database.close()
+    with pytest.raises(StoreError, match="move the file away"):
+        SqliteLogStore(copy)

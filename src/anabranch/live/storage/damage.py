@@ -1,4 +1,4 @@
-"""What is damaged of a storage node's logs, as its pages show it."""
+"""Damage of a storage node's logs, as its pages show it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -38,7 +38,7 @@ class Damage(msgspec.Struct, frozen=True):
 
     @property
     def problem(self) -> str:
-        """What is to be done about it; nothing, if nothing is damaged."""
+        """A text about the damage and its repair; empty if nothing is damaged."""
         if self.failure:
             return self.failure
         if self.is_rebuilding:

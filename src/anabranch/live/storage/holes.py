@@ -1,8 +1,8 @@
-"""Holes in a log: damaged rows are cut out, and entries of another node's log fill them again.
+"""Holes in a log: damaged rows are cut out, and entries of another node's log fill the holes.
 
 A row whose checksum does not hold is deleted, and its offsets are written to the table `missing`.
 Entries are filled in from the left. They are not shown before the hole is closed, because only the
-hash behind it proves that they are what was there.
+hash behind the hole proves that they are the right ones.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class DamagedRowsError(Exception):
-    """Rows of a log are not what was written; they have to be cut out before it can be read."""
+    """Rows of a log have wrong checksums; they have to be cut out before it can be read."""
 
     def __init__(self, log: PartLog, row_ids: Sequence[int]) -> None:
         super().__init__(f"{len(row_ids)} rows of {log.part} are not what was written")
@@ -48,7 +48,7 @@ def hash_at(database: apsw.Connection, log: PartLog, offset: int) -> bytes:
 
 
 def hidden(log: PartLog, offset: int | None) -> bool:
-    """Tell whether an offset lies in a hole: what is filled in there is not proved yet."""
+    """Tell whether an offset lies in a hole: entries there are not proved yet."""
     return offset is not None and any(hole.start <= offset < hole.end for hole in log.missing)
 
 
@@ -101,7 +101,7 @@ def _open_hole(logs: "Logs", log: PartLog, offset: int) -> None:
 
 
 def drop_between(logs: "Logs", log: PartLog, start: int, end: int) -> None:
-    """Delete what stands between two offsets."""
+    """Delete the rows between two offsets."""
     where = "frames INDEXED BY by_offset WHERE part = ? AND offset >= ? AND offset < ?"
     rows = select(logs.database, f"id, length(frame) FROM {where}", log.id, start, end)
     logs.drop(log, rows, held=False)

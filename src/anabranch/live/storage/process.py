@@ -216,7 +216,7 @@ class StorageProcess:
         return msgspec.structs.replace(status, start=max(status.start, *starts))
 
     def damage(self) -> Damage:
-        """Return what is damaged on the disk, and how far the scrub is."""
+        """Return the damage on the disk, and how far the scrub is."""
         store = self.store
         return Damage(
             store.missing(),
@@ -227,7 +227,7 @@ class StorageProcess:
         )
 
     def _report_damage(self) -> None:
-        """Tell the machine of what was found damaged by the scrub, or by readers over HTTP."""
+        """Tell the machine of damage that the scrub, or a reader over HTTP, has found."""
         missing = self.store.missing()
         changed = [
             part

@@ -3,9 +3,9 @@
 When it is opened, the state of every log is checked, and that the last frame of each fits it. All
 the rest is checked when it is read, and by a scrub (scrub.py).
 
-Damage that is found is dealt with at once, by whoever finds it: a row that is not what was written
-is cut out (holes.py), and a file that SQLite cannot read is rebuilt (rebuilding.py). Both leave
-holes, which every later answer names.
+Damage is handled at once, by the reader or the writer that meets it: a row with a wrong checksum is
+cut out (holes.py), and a file that SQLite cannot read is rebuilt (rebuilding.py). Both leave holes,
+which every later answer names.
 """
 
 import threading
@@ -59,7 +59,7 @@ MAX_WAL_PAGES = 16_000  # after which the writer waits for its readers to let th
 
 PATIENCE_S = 2.0  # how long a reader waits while the file is rebuilt
 RETRY_S = 30.0  # after a file could not be rebuilt
-MAX_MENDINGS = 8  # of what is found damaged by one query or one write
+MAX_MENDINGS = 8  # attempts of one query or one write, each after a repair
 
 REBUILDING = "the file is damaged, and is being rebuilt: ask again in a while"
 
@@ -324,7 +324,7 @@ class SqliteLogStore:
         self._rebuild(why)
 
     def _rebuild(self, why: str) -> None:
-        """Make the file anew of what is good in it."""
+        """Rebuild the file from its good rows."""
         logs = list(self._logs.saved.values())
         try:
             build_anew(self.path, self._vfs, logs)
@@ -397,7 +397,7 @@ class SqliteLogStore:
         return self._newest_row
 
     def scrub_rows(self, after: int, limit: int) -> tuple[int, int]:
-        """Read some rows of the file anew from the disk, and deal with what is damaged.
+        """Read some rows of the file anew from the disk, and cut out damaged ones.
 
         It returns the id of the last row, and how many there were; none means that all are read.
         """
@@ -440,7 +440,7 @@ class SqliteLogStore:
 
     @contextmanager
     def _fresh(self) -> Iterator[apsw.Connection]:
-        """Read with an empty cache, so that what is on the disk is what is read."""
+        """Open a connection with an empty cache, so that it reads from the disk."""
         try:
             database = open_for_reading(self.path, self._vfs)
         except StoreError as error:
