@@ -141,6 +141,22 @@ def test_a_primary_with_a_hole_lets_another_lead_and_does_not_place_what_may_be_
     assert sent(Vote, desk.wait(5.0))
 
 
+def test_a_primary_leads_again_when_all_others_lack_it_too() -> None:
+    desk, _, _ = damaged()
+    asked = sent(AskEntries, desk.tell(Damaged(PART)) + desk.look())
+    assert desk.status.primary is None
+    asked += sent(AskEntries, desk.wait(ANSWER_S))
+    desk.hear(TWO, Entries(asked[1][1].ticket, PART, 1))
+    desk.settle()
+    assert sent(Vote, desk.wait(REST_S - 1.0)) == [], "the first may have it, and is only late"
+    desk.settle()
+    [(to, question)] = sent(AskEntries, desk.wait(2.0))
+    assert to == ONE
+    desk.hear(ONE, Entries(question.ticket, PART, 1))
+    desk.settle()
+    assert sent(Vote, desk.wait(6.0))
+
+
 def test_a_node_that_is_alone_goes_on_and_keeps_saying_what_is_damaged() -> None:
     desk = Desk(size=1)
     desk.wait(5.0)

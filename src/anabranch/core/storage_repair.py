@@ -46,6 +46,7 @@ class _Repair(msgspec.Struct):
     attempts: int = 0  # in vain, since entries came last
     first: int = 0  # which of the others is asked first: not one whose entries were wrong
     at: float = 0.0
+    refused: tuple[NodeId, ...] = ()  # which of the others lack it, too
     is_looking: bool = False  # a query for the holes is under way
     is_saving: bool = False
     fills_written: int = 0  # of the log, when something was last to be written
@@ -110,14 +111,15 @@ class Repairs:
             repair.first += 1
             repair.asked, repair.at = None, now + ANSWER_S
             return effects
-        repair.attempts = 0
+        repair.attempts, repair.refused = 0, ()
         return effects + self._ask(repair, now)
 
     def _ask(self, repair: _Repair, now: float) -> list[Effect]:
         """Ask the next of the other storage nodes; after all of them, rest for a while."""
         log, standing = repair.log, repair.log.standing
         others = [node for node in standing.members if node != standing.me]
-        effects = log.mend(bool(others) and repair.attempts < len(others), now)
+        may_have_it = [node for node in standing.fellows if node not in repair.refused]
+        effects = log.mend(bool(may_have_it), now)
         if repair.attempts and repair.attempts % max(1, len(others)) == 0 and repair.asked:
             repair.asked, repair.at = None, now + REST_S
             repair.turn += 1  # another hole may be one that they can fill
@@ -144,6 +146,7 @@ class Repairs:
             raise RemoteError("wrong-part", str(answer.part))
         if not answer.entries:
             repair.attempts += 1
+            repair.refused = (*(node for node in repair.refused if node != sender), sender)
             return self._ask(repair, now)
         repair.is_saving, repair.at = True, now + REST_S
         repair.fills_written = repair.log.fills_written
