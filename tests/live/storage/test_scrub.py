@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from anabranch.core.store import Order, Settle
+from anabranch.core.store import Order, Settle, StoreError
 from anabranch.live.storage.damage import SCRUB_DAYS, Damage
 from anabranch.live.storage.scrub import STEP_ROWS, Scrub, read_state, request_scrub
 from anabranch.live.storage.sqlite import SqliteLogStore
@@ -115,4 +115,25 @@ def test_a_file_of_an_earlier_release_is_read_and_gets_what_it_lacks(path: Path)
     store = SqliteLogStore(path)
     assert len(drain(store, PART)) == ROWS
     assert store.scrub_structure() == ""
+    store.close()
+
+
+def test_a_scrub_waits_for_a_disk_that_fails_and_says_so(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = SqliteLogStore(path)
+    scrub = Scrub(store, path.parent, days=0)
+
+    def fail(after: int, limit: int) -> tuple[int, int]:
+        raise StoreError("the disk is on fire")
+
+    async def main() -> None:
+        monkeypatch.setattr(store, "scrub_rows", fail)
+        request_scrub(path.parent)
+        scrub.start()
+        await eventually(lambda: scrub.shown()["problem"] == "the disk is on fire", "it says so")
+        assert scrub.state.is_running
+        scrub.stop()
+
+    run(main())
     store.close()

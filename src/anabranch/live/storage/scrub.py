@@ -64,6 +64,7 @@ class Scrub:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.state = read_state(folder)
+        self.problem = ""  # why it does not get on
         self._store = store
         self._folder = folder
         self._period_s = days * DAY_S
@@ -95,6 +96,7 @@ class Scrub:
             "started_s": state.started_s or None,
             "finished_s": state.finished_s or None,
             "structure": state.structure,
+            "problem": self.problem,
         }
 
     def run_once(self, say: Callable[[ScrubState], None] = lambda state: None) -> None:
@@ -143,7 +145,9 @@ class Scrub:
                 continue
             try:
                 self.step()
-            except StoreError:
+                self.problem = ""
+            except StoreError as error:  # it goes on there when the disk does
+                self.problem = str(error)
                 self._ends.wait(MAX_PAUSE_S)
             if self._clock() > saved_s + LOOK_EVERY_S:
                 saved_s = self._clock()

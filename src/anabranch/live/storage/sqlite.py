@@ -414,6 +414,8 @@ class SqliteLogStore:
         except (apsw.CorruptError, apsw.NotADBError, UnicodeDecodeError) as error:
             self._mend(error, generation)
             return after, 0
+        except apsw.Error as error:
+            raise explain(self.path, error) from error
         bad: dict[int, list[int]] = {}
         for each in rows:
             row, part = cast(NamedRow, each[:-1]), cast(int, each[-1])
@@ -432,6 +434,8 @@ class SqliteLogStore:
                 found = [text for (text,) in database.execute("PRAGMA integrity_check(5)")]
         except (apsw.CorruptError, apsw.NotADBError) as error:
             found = [str(error)]
+        except apsw.Error as error:
+            raise explain(self.path, error) from error
         if found == ["ok"]:
             return ""
         why = "; ".join(found)
