@@ -25,7 +25,7 @@ from anabranch.core.machine import (
     Send,
 )
 from anabranch.core.messages import Contact, Resend, Resent
-from anabranch.core.messages.storage import MAX_NUMBER, PAGE_BYTES, Selection
+from anabranch.core.messages.storage import MAX_NUMBER, PAGE_BYTES, FrameName, Selection
 from anabranch.core.parts import Parts
 from anabranch.core.reader import Reader
 from anabranch.core.store import Order, Page
@@ -47,6 +47,7 @@ class Application:
     def __init__(self) -> None:
         self.seen: list[Seen] = []
         self.ended: list[str] = []
+        self.lost: list[tuple[int, int]] = []
         self.pages = 0
         self.reasons: list[str] = []
 
@@ -90,6 +91,9 @@ class ReadingWorld:
         self.kinds = dict(zip(KEEPERS, kinds, strict=False))
         self.page_bytes = page_bytes
         self.store = MemoryStore()
+        self.own: dict[NodeId, MemoryStore] = {}  # of storage nodes whose disk is damaged
+        self.answering = self.store
+        self.kept: list[bytes] = []
         self.recent: list[bytes] = []  # what neighbours have
         self.writers = {signer.node for signer in SIGNERS}
         self.up: set[NodeId] = set(NEIGHBOURS[:neighbours])
@@ -154,7 +158,17 @@ class ReadingWorld:
 
     def keep(self, *frames_: bytes) -> None:
         """Let the storage nodes have frames, in this order."""
+        self.kept += frames_
         self.store.write([Order(PART, 1, 0, frames_)])
+
+    def damage(self, place: int, *frames_: bytes) -> None:
+        """Let frames be damaged on the disk of one storage node."""
+        store = self.own.setdefault(KEEPERS[place], MemoryStore())
+        if not store.states():
+            store.write([Order(PART, 1, 0, tuple(self.kept))])
+        for frame in frames_:
+            head = frames.peek(frame)
+            store.damage(PART, FrameName(head.chain, head.last))
 
     def come(self, *frames_: bytes) -> None:
         """Let frames come live, as a Peer takes them."""
@@ -223,6 +237,7 @@ class ReadingWorld:
                 app.reasons.append(effect.reason)
             elif type(effect) is HistoryEnded:
                 self.apps[effect.to].ended.append(effect.problem)
+                self.apps[effect.to].lost += [(span.start, span.end) for span in effect.lost]
             elif type(effect) is PageEnded:
                 self.apps[effect.to].pages += 1
                 self.later(self.drain_s, lambda to=effect.to: self._drain(to))  # type: ignore[misc]
@@ -265,12 +280,14 @@ class ReadingWorld:
         if kind == BUSY:
             self.hear(node, Resent(asked.ticket, problem="busy"))
             return
+        self.answering = self.own.get(node, self.store)
         self.hear(node, _lie(kind, self.page_of(asked), asked))
 
     def page_of(self, asked: Resend) -> Resent:
         """Answer as a good storage node does."""
-        high = next((state.length for state in self.store.states()), 0)
-        answer = self.store.find(Page(PART, asked.selection, high, self.page_bytes))
+        store = self.answering
+        high = next((state.length for state in store.states()), 0)
+        answer = store.find(Page(PART, asked.selection, high, self.page_bytes))
         return Resent(
             asked.ticket,
             tuple(placed.entry.frame for placed in answer.placed),
@@ -278,6 +295,8 @@ class ReadingWorld:
             answer.following,
             0,
             high,
+            "",
+            answer.missing,
         )
 
     def _check(self) -> None:

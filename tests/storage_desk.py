@@ -8,7 +8,7 @@ from typing import Any
 from anabranch.core import frames
 from anabranch.core.changes import CreateStream, Right, TrackerEntry
 from anabranch.core.ids import NodeId, StreamPart
-from anabranch.core.machine import Effect, Find, Found, Write, Wrote
+from anabranch.core.machine import Effect, Event, Find, Found, Write, Wrote
 from anabranch.core.messages import Control
 from anabranch.core.messages.storage import MAX_NUMBER, FrameName, Selection
 from anabranch.core.registry import Permission, StreamState
@@ -133,6 +133,9 @@ class Desk:
     def hear(self, sender: NodeId, *messages: Control) -> list[Effect]:
         heard = (self.machine.receive(sender, message, self.now) for message in messages)
         return [effect for effects in heard for effect in self._do(effects)]
+
+    def tell(self, event: Event) -> list[Effect]:
+        return self._do(self.machine.tell(event, self.now))
 
     def take(self, *taken: bytes) -> list[Effect]:
         """Let frames come."""

@@ -1,5 +1,6 @@
 """`anabranch storage`, and streams that name storage nodes, as a person or a script meets them."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from anabranch.traces.files import read_trace
-from cli.commands import Json, answer, interrupted, next_line, refusal, run, shown, started
+from cli.commands import Json, answer, answers, interrupted, next_line, refusal, run, shown, started
 
 KEYS = ["event", "node", "address", "http", "port", "http_port", "listed"]
 SOMEBODY = f"0x{'5' * 40}"
@@ -87,6 +88,46 @@ def test_a_storage_node_is_taken_up_again_with_what_it_keeps(
         answer("network", "remove-storage", node)
 
 
+def test_a_scrub_finds_damage_and_a_resend_names_what_nobody_has(
+    owner_key: str, tmp_path: Path
+) -> None:
+    data = tmp_path / "kept"
+    options = ("--data", str(data), "--owner-key", owner_key, "--scrub-days", "0")
+    with own_storage(*options) as ready:
+        node = ready["node"]
+        named = ("--storage", node, "--public", "subscribe")
+        stream = answer("stream", "create", "s/damaged", *named)["id"]
+        lines = "".join(f'"{n:>500}"\n' for n in range(40))
+        assert run("publish", stream, "--stored", "1", stdin=lines)[0] == 0
+        done = answers("storage", "scrub", "--data", str(data))[-1]
+        assert (done["event"], done["damaged_messages"], done["ranges"]) == ("done", 0, [])
+    try:
+        content = bytearray((data / "logs.sqlite").read_bytes())
+        at = content.find(f"{7:>500}".encode())
+        content[at : at + 100] = bytes(100)
+        (data / "logs.sqlite").write_bytes(content)
+        code, out, _ = run("storage", "scrub", "--data", str(data))
+        assert code == 1
+        lost = int(out.splitlines()[-1].split()[0])
+        assert 0 < lost < 40
+        assert "messages are damaged and not repaired yet" in out
+        with own_storage(*options):
+            code, out, error = run("resend", stream, "--from-offset", "0")
+            assert (code, len(out.splitlines())) == (1, 40 - lost)
+            assert f"{lost} messages, at offsets " in error
+            code, out, _ = run("storage", "scrub", "--data", str(data), "--json")
+            last = json.loads(out.splitlines()[-1])
+            assert (code, last["damaged_messages"]) == (1, lost)
+    finally:
+        answer("network", "remove-storage", node)
+
+
+def test_a_scrub_of_what_is_no_storage_node_is_refused(tmp_path: Path) -> None:
+    text = refusal("storage", "scrub", "--data", str(tmp_path))
+    assert "not the folder of a storage node" in text
+    assert "--data FOLDER" in refusal("storage")
+
+
 @pytest.mark.usefixtures("network")
 @pytest.mark.parametrize(
     ("arguments", "advice"),
@@ -94,6 +135,7 @@ def test_a_storage_node_is_taken_up_again_with_what_it_keeps(
         (["--data", "/dev/null/x"], "cannot be written"),
         (["--data", "s", "--keep-days", "0"], "--keep-days 0: give more than 0"),
         (["--data", "s", "--keep-days", "nan"], "--keep-days nan: give more than 0"),
+        (["--data", "s", "--scrub-days", "-1"], "--scrub-days -1: give a number of days"),
         (["--data", "s", "--keep-gb", "-1"], "--keep-gb -1: give more than 0"),
         (["--data", "s", "--keep-gb", "inf"], "leave it out to keep everything"),
         (["--data", "s", "--owner-key", "no.key"], "make one with `anabranch key new"),

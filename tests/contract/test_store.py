@@ -30,6 +30,7 @@ from anabranch.core.store import (
     Copy,
     Delete,
     DivergedError,
+    Fill,
     HashAt,
     Keep,
     LogQuery,
@@ -41,7 +42,6 @@ from anabranch.core.store import (
     Page,
     Placed,
     Promise,
-    Repair,
     Restart,
     Settle,
     Truncate,
@@ -364,10 +364,10 @@ def test_both_stores_say_the_same(scan_frames: int, data: st.DataObject) -> None
         pair.vfs.unregister()
 
 
-def test_an_undamaged_frame_is_not_replaced(store: Store) -> None:
+def test_what_is_not_damaged_is_not_filled(store: Store) -> None:
     ours, theirs = make(CHAINS[0], 7, 1, b" ours"), make(CHAINS[0], 7, 1, b" theirs")
     write(store, Order(PART, 1, 1, (ours,)))
-    write(store, Repair(PART, theirs))
+    write(store, Fill(PART, 0, NO_HASH, (Entry(1, 1, theirs),)))
     assert page(store).placed[0].entry.frame == ours
 
 

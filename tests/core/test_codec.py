@@ -21,6 +21,7 @@ from anabranch.core.frames import MAX_FRAME_BYTES
 from anabranch.core.ids import chain_key, stream_part
 from anabranch.core.messages import (
     Acknowledged,
+    AskEntries,
     AskStored,
     Bye,
     ChainChanged,
@@ -29,6 +30,7 @@ from anabranch.core.messages import (
     ChainPage,
     Contact,
     Control,
+    Entries,
     Fetch,
     Fetched,
     Got,
@@ -59,7 +61,7 @@ from anabranch.core.messages import (
     Written,
 )
 from anabranch.core.messages.registry import NETWORK
-from anabranch.core.messages.storage import Entry, FrameName, Holding, Selection
+from anabranch.core.messages.storage import Entry, FrameName, Holding, Selection, Span
 
 GOLDEN = Path(__file__).parent / "golden" / "packets.txt"
 HEAD = bytes([codec.PROTOCOL_VERSION, codec.CONTROL])
@@ -101,9 +103,11 @@ EXAMPLES: list[Control] = [
     Voted(PART, 2, True, False),
     Lead(PART, 2, 300),
     Fetch(PART, 2, 300, b"h" * 32, 299),
-    Resent(5, (b"frame",), (300,), Selection(start=301), 1, 400, "busy"),
+    AskEntries(5, PART, 300, 310),
+    Resent(5, (b"frame",), (300,), Selection(start=301), 1, 400, "busy", (Span(310, 320),)),
     Hand(PART, (b"frame",)),
     Fetched(PART, 2, 300, 290, 300, b"h" * 32, True, (Entry(2, 1_767_225_600_000, b"frame"),)),
+    Entries(5, PART, 300, b"h" * 32, (Entry(2, 1_767_225_600_000, b"frame"),)),
 ]
 
 MESSAGES = st.one_of([wire_types.values(mi.type_info(kind)) for kind in wire_types.CONTROL_TYPES])

@@ -1,13 +1,15 @@
 """What a storage node does about a damaged disk."""
 
+import msgspec
 import pytest
 
 from anabranch.core.errors import RemoteError
-from anabranch.core.machine import Notice
-from anabranch.core.messages import Fetch, Fetched, Resend, Resent, Voted
+from anabranch.core.machine import Damaged, Notice
+from anabranch.core.messages import AskEntries, Entries, Fetch, Resend, Resent, Vote, Voted
 from anabranch.core.messages.registry import NO_HASH
-from anabranch.core.messages.storage import MAX_NUMBER, Selection
-from anabranch.core.store import Repair
+from anabranch.core.messages.storage import MAX_NUMBER, Entry, Selection, Span
+from anabranch.core.storage_repair import ANSWER_S, REST_S
+from anabranch.core.store import Fill, HashAt, Page, hash_after
 from machines import NODES, PART, Chain, forged, of, sent
 from storage_desk import PUBLISHERS, READER, Desk, name_of
 from storage_world import StorageWorld
@@ -15,96 +17,175 @@ from storage_world import StorageWorld
 ONE, TWO = NODES[1], NODES[2]
 
 
-def damaged() -> tuple[Desk, list[bytes]]:
-    """A primary with three settled frames, the second of which is damaged on its disk."""
+def damaged(count: int = 3, lost: tuple[int, ...] = (1,)) -> tuple[Desk, list[bytes], list[Entry]]:
+    """A primary with settled frames, some of which are damaged on its disk."""
     desk = Desk()
     desk.wait(3.0)
     desk.hear(ONE, Voted(PART, 1, True, False), Voted(PART, 1, True, True))
     desk.settle()
     chain = Chain(PUBLISHERS[0])
-    frames = [chain.frame() for _ in range(3)]
+    frames = [chain.frame() for _ in range(count)]
     desk.take(*frames)
     desk.settle()
-    desk.hear(ONE, Fetch(PART, 1, 3, desk.state.hash, 0))
-    desk.store.damage(PART, name_of(frames[1]))
-    return desk, frames
+    desk.hear(ONE, Fetch(PART, 1, count, desk.state.hash, 0))
+    rows = desk.store.find(Page(PART, Selection(), MAX_NUMBER, 1 << 40)).placed
+    for at in lost:
+        desk.store.damage(PART, name_of(frames[at]))
+    return desk, frames, [row.entry for row in rows]
 
 
-def repairs(desk: Desk) -> list[Repair]:
-    return [write for write in desk.written if type(write) is Repair]
+def hash_before(desk: Desk, entries: list[Entry], offset: int) -> bytes:
+    hashed = NO_HASH
+    for at, entry in enumerate(entries[:offset]):
+        hashed = hash_after(hashed, at, entry)
+    return hashed
 
 
-def test_a_damaged_frame_is_not_shown_but_asked_of_another_and_replaced() -> None:
-    desk, frames = damaged()
+def answer(desk: Desk, entries: list[Entry], asked: AskEntries, most: int = 99) -> Entries:
+    """What a storage node answers whose log is whole."""
+    hashed = hash_before(desk, entries, asked.start)
+    some = tuple(entries[asked.start : min(asked.end, asked.start + most)])
+    return Entries(asked.ticket, PART, asked.start, hashed, some)
+
+
+def fills(desk: Desk) -> list[Fill]:
+    return [write for write in desk.written if type(write) is Fill]
+
+
+def test_a_damaged_frame_is_named_asked_of_another_and_filled_in_again() -> None:
+    desk, frames, entries = damaged()
     desk.hear(READER, Resend(1, PART, Selection()))
-    effects = desk.look()
+    effects = desk.look() + desk.look()
     [(_, shown)] = sent(Resent, effects)
-    assert shown.frames == (frames[0], frames[2])
-    assert [notice.kind for notice in of(Notice, effects)] == ["damaged"]
-    [(to, question)] = sent(Resend, effects)
-    name = name_of(frames[1])
-    wanted = Selection(after=name.last - 1, upto=name.last, whose=name.chain, by_number=True)
-    assert (to, question.selection) == (ONE, wanted)
-    desk.hear(ONE, Resent(question.ticket, (frames[1],), (1,)))
-    assert Repair(PART, frames[1]) in desk.written
+    assert (shown.frames, shown.missing) == ((frames[0], frames[2]), (Span(1, 2),))
+    notices = [(notice.kind, notice.detail) for notice in of(Notice, effects)]
+    assert notices == [("damaged", "offsets 1-1")]
+    [(to, question)] = sent(AskEntries, effects)
+    assert (to, question) == (ONE, AskEntries(question.ticket, PART, 1, 2))
+    desk.hear(ONE, answer(desk, entries, question))
+    assert len(fills(desk)) == 1
+    done = desk.settle()
+    assert [notice.kind for notice in of(Notice, done)] == ["repaired"]
+    assert (desk.log, desk.state.missing) == (frames, ())
+    assert desk.machine.sizes()["repairs"][0] == 0
+
+
+def test_adjacent_frames_are_filled_in_as_they_come_and_shown_when_all_are_proved() -> None:
+    desk, frames, entries = damaged(6, (1, 2, 3))
+    [(to, question)] = sent(AskEntries, desk.tell(Damaged(PART)) + desk.look())
+    assert (question.start, question.end) == (1, 4)
+    desk.hear(to, answer(desk, entries, question, most=2))
+    effects = desk.settle()
+    assert desk.log == [frames[0], *frames[4:]], "what is filled in is not proved yet"
+    [(to, question)] = sent(AskEntries, effects)
+    assert (question.start, question.end) == (3, 4)
+    desk.hear(to, answer(desk, entries, question))
     desk.settle()
     assert desk.log == frames
-    assert desk.machine.sizes()["repairs"][0] == 0
 
 
 def test_it_is_found_in_quiet_times_before_anybody_asks() -> None:
-    desk, _ = damaged()
-    assert len(sent(Resend, desk.wait(2.0) + desk.look())) == 1
+    desk, _, _ = damaged()
+    assert len(sent(AskEntries, desk.wait(2.0) + desk.look() + desk.look())) == 1
 
 
 def test_who_does_not_answer_or_does_not_have_it_is_not_waited_for() -> None:
-    desk, frames = damaged()
-    first = sent(Resend, desk.wait(2.0) + desk.look())
-    second = sent(Resend, desk.wait(3.0))
+    desk, frames, entries = damaged()
+    first = sent(AskEntries, desk.tell(Damaged(PART)) + desk.look())
+    second = sent(AskEntries, desk.wait(ANSWER_S))
     assert [to for to, _ in first + second] == [ONE, TWO]
-    assert desk.hear(TWO, Resent(second[0][1].ticket)) == []
-    third = sent(Resend, desk.wait(0.0))
-    assert [to for to, _ in third] == [ONE]
-    assert desk.hear(ONE, Resent(second[0][1].ticket, (frames[1],), (1,))) == [], "too late"
-    assert not repairs(desk)
-    assert len(sent(Resend, desk.wait(12.0))) == 3, "each of them three times, and no more"
-    assert desk.machine.sizes()["repairs"][0] == 0
-
-
-def test_a_forgery_costs_the_link_and_another_frame_is_no_repair() -> None:
-    desk, frames = damaged()
-    [(_, question)] = sent(Resend, desk.wait(2.0) + desk.look())
-    desk.hear(ONE, Resent(question.ticket, (frames[0],), (0,)))
-    [(_, question)] = sent(Resend, desk.wait(0.0))
-    with pytest.raises(RemoteError):
-        desk.hear(TWO, Resent(question.ticket, (forged(frames[1]),), (1,)))
-    assert not repairs(desk)
-
-
-def test_a_frame_that_is_not_settled_elsewhere_is_taken_only_when_all_were_asked() -> None:
-    desk, frames = damaged()
-    [(_, question)] = sent(Resend, desk.wait(2.0) + desk.look())
-    desk.save()
-    for node in (ONE, TWO):
-        desk.hear(node, Resent(question.ticket, (frames[1],), (MAX_NUMBER,)))
-        assert not repairs(desk)
-        [(_, question)] = sent(Resend, desk.wait(0.0))
-    desk.hear(ONE, Resent(question.ticket, (frames[1],), (MAX_NUMBER,)))
-    assert Repair(PART, frames[1]) in desk.written
-
-
-def test_followers_get_what_lies_before_a_damaged_frame_and_the_rest_after_its_repair() -> None:
-    desk, frames = damaged()
-    desk.hear(TWO, Fetch(PART, 1, 0, NO_HASH, 0))
-    effects = desk.look() + desk.look()
-    [(_, page)] = [(to, page) for to, page in sent(Fetched, effects) if to == TWO]
-    assert [entry.frame for entry in page.entries] == frames[:1]
-    [(_, question)] = sent(Resend, effects)
-    desk.hear(ONE, Resent(question.ticket, (frames[1],), (1,)))
+    desk.hear(TWO, Entries(second[0][1].ticket, PART, 1))
+    assert sent(AskEntries, desk.wait(REST_S - 1.0)) == [], "all were asked in vain"
+    assert desk.hear(ONE, answer(desk, entries, first[0][1])) == [], "too late"
+    assert not fills(desk)
+    [(to, question)] = sent(AskEntries, desk.wait(1.0))
+    desk.hear(to, answer(desk, entries, question))
     desk.settle()
-    desk.hear(TWO, Fetch(PART, 1, 0, NO_HASH, 0))
-    pages = sent(Fetched, desk.look() + desk.look())
-    assert [entry.frame for entry in pages[-1][1].entries] == frames
+    assert desk.log == frames
+
+
+def test_entries_that_do_not_lead_to_the_log_are_dropped_and_another_node_is_asked() -> None:
+    desk, frames, entries = damaged()
+    [(to, question)] = sent(AskEntries, desk.tell(Damaged(PART)) + desk.look())
+    wrong = [msgspec.structs.replace(entry, placed_ms=entry.placed_ms + 1) for entry in entries]
+    desk.hear(to, answer(desk, wrong, question))
+    effects = desk.settle()
+    assert desk.log == [frames[0], frames[2]]
+    again = sent(AskEntries, effects + desk.wait(ANSWER_S))
+    assert [node for node, _ in again] == [TWO]
+    desk.hear(TWO, answer(desk, entries, again[0][1]))
+    desk.settle()
+    assert desk.log == frames
+
+
+def test_a_forgery_costs_the_link() -> None:
+    desk, frames, entries = damaged()
+    [(to, question)] = sent(AskEntries, desk.tell(Damaged(PART)) + desk.look())
+    lie = msgspec.structs.replace(entries[1], frame=forged(frames[1]))
+    with pytest.raises(RemoteError):
+        desk.hear(to, Entries(question.ticket, PART, 1, NO_HASH, (lie,)))
+    assert not fills(desk)
+
+
+def test_a_primary_with_a_hole_lets_another_lead_and_does_not_place_what_may_be_in_it() -> None:
+    desk, frames, entries = damaged()
+    [(to, question)] = sent(AskEntries, desk.tell(Damaged(PART)) + desk.look())
+    assert desk.status.primary is None
+    desk.take(frames[1])  # its publisher brings it once again
+    desk.settle()
+    assert desk.state.length == 3
+    assert sent(Vote, desk.wait(ANSWER_S - 0.5)) == [], "nor does it stand"
+    desk.hear(to, answer(desk, entries, question))
+    desk.settle()
+    assert (desk.log, desk.state.held) == (frames, 0)
+    assert sent(Vote, desk.wait(5.0))
+
+
+def test_a_primary_leads_again_when_all_others_lack_it_too() -> None:
+    desk, _, _ = damaged()
+    asked = sent(AskEntries, desk.tell(Damaged(PART)) + desk.look())
+    assert desk.status.primary is None
+    asked += sent(AskEntries, desk.wait(ANSWER_S))
+    desk.hear(TWO, Entries(asked[1][1].ticket, PART, 1))
+    desk.settle()
+    assert sent(Vote, desk.wait(REST_S - 1.0)) == [], "the first may have it, and is only late"
+    desk.settle()
+    [(to, question)] = sent(AskEntries, desk.wait(2.0))
+    assert to == ONE
+    desk.hear(ONE, Entries(question.ticket, PART, 1))
+    desk.settle()
+    assert sent(Vote, desk.wait(6.0))
+
+
+def test_a_node_that_is_alone_goes_on_and_keeps_saying_what_is_damaged() -> None:
+    desk = Desk(size=1)
+    desk.wait(5.0)
+    desk.settle()
+    chain = Chain(PUBLISHERS[0])
+    frames = [chain.frame() for _ in range(3)]
+    desk.take(*frames)
+    desk.settle()
+    desk.store.damage(PART, name_of(frames[1]))
+    desk.hear(READER, Resend(1, PART, Selection()))
+    effects = desk.look() + desk.look()
+    assert [page.missing for _, page in sent(Resent, effects)] == [(Span(1, 2),)]
+    assert sent(AskEntries, effects) == []
+    desk.take(chain.frame())
+    desk.settle()
+    assert desk.state.length == 4
+    assert [hole.span for hole in desk.state.missing] == [Span(1, 2)]
+
+
+def test_entries_are_sent_to_storage_nodes_alone_and_without_a_hole() -> None:
+    desk, _, entries = damaged(6, (3,))
+    desk.hear(READER, AskEntries(1, PART, 1, 5))
+    desk.hear(TWO, AskEntries(2, PART, 1, 5), AskEntries(3, PART, 3, 5), AskEntries(4, PART, 9, 12))
+    effects = desk.look() + desk.look() + desk.look()
+    sent_to = {each.ticket: each for to, each in sent(Entries, effects) if to == TWO}
+    assert sent_to[2].entries == tuple(entries[1:3])
+    assert sent_to[2].hash == desk.store.find(HashAt(PART, 1)).hash
+    assert sent_to[3].entries == sent_to[4].entries == ()
+    assert all(each.entries == () for to, each in sent(Entries, effects) if to == READER)
 
 
 def test_a_world_of_three_mends_its_disks_by_itself() -> None:
@@ -116,6 +197,6 @@ def test_a_world_of_three_mends_its_disks_by_itself() -> None:
     for number, frame in enumerate(frames):
         world.keepers[number % 3].store.damage(PART, name_of(frame))
     assert len(world.log(0)) == 8
-    world.run(20)
+    world.run(90)
     assert all(len(world.log(place)) == 12 for place in range(3))
     world.check_end()

@@ -198,3 +198,16 @@ def test_without_storage_nodes_nothing_is_asked() -> None:
     assert min(rests[1:]) >= LATER_S * SPREAD[0]  # since a node may be in very many such parts
     world.end()
     assert world.reader.wakeup_at is None
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_last_of_a_chain_that_is_damaged_at_one_comes_from_another(seed: int) -> None:
+    world, chain = ReadingWorld(GOOD, GOOD, seed=seed), Chain(SIGNERS[9])
+    app = world.open()
+    world.run(1.0)
+    frames = publish(chain, 4, world.now)
+    world.keep(*frames)
+    world.come(*frames[:2])
+    world.damage(0, *frames[2:])
+    world.run(LONG_S)
+    assert app.numbers == numbers_of(*frames)

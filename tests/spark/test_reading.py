@@ -312,13 +312,53 @@ def test_lost_messages_are_an_error_or_a_warning(
     def urls(true: list[str]) -> list[str]:
         return [spoiled(true[0], cut_off_before(80)), spoiled(true[1], cut_off_before(50))]
 
-    with pytest.raises(HistoryLost, match=r"offsets 3 to 49 of .*#0 are not kept .* begin at 50"):
+    with pytest.raises(HistoryLost, match=r"offsets 3 to 49 .*#0 are not kept .* begin at 50"):
         place.read(place.open, 3, 200, urls=urls)
     with caplog.at_level(logging.WARNING):
         rows = place.read(place.open, 3, 200, urls=urls, failOnDataLoss="false")
     assert offsets(rows) == list(range(50, 200))
     assert len(caplog.messages) == 1
     assert "offsets 3 to 49" in caplog.messages[0]
+
+
+def damaged_at(begin: int, end: int) -> Spoil:
+    def refuse(path: str, ask: Callable[[str], Answer]) -> Answer:
+        start, stop = (int(re.findall(rf"{name}=(\d+)", path)[0]) for name in ("start", "end"))
+        if start >= end or stop <= begin:
+            return ask(path)
+        if start < begin:  # it sends what is good, and breaks off
+            status, body, _ = ask(path.replace(f"end={stop}", f"end={begin}"))
+            return status, body, len(body) - 8
+        missing = [[start, min(stop, end)]]
+        error = {"problem": "damaged", "error": "is damaged", "offset": start, "missing": missing}
+        body = json.dumps(error).encode()
+        return 503, body, len(body)
+
+    return refuse
+
+
+def test_what_is_damaged_at_one_comes_from_another(
+    place: Place, spoiled: Callable[[str, Spoil], str]
+) -> None:
+    def urls(true: list[str]) -> list[str]:
+        return [spoiled(true[0], damaged_at(20, 40)), spoiled(true[1], damaged_at(60, 61))]
+
+    assert offsets(place.read(place.open, 0, 100, urls=urls)) == list(range(100))
+
+
+def test_what_is_damaged_everywhere_is_an_error_or_a_warning(
+    place: Place, spoiled: Callable[[str, Spoil], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    def urls(true: list[str]) -> list[str]:
+        return [spoiled(true[0], damaged_at(20, 40)), spoiled(true[1], damaged_at(30, 50))]
+
+    text = r"offsets 30 to 39 \(10 messages\) of .*#0 are damaged at every storage node.*false"
+    with pytest.raises(HistoryLost, match=text):
+        place.read(place.open, 0, 100, urls=urls)
+    with caplog.at_level(logging.WARNING):
+        rows = place.read(place.open, 0, 100, urls=urls, failOnDataLoss="false")
+    assert offsets(rows) == [*range(30), *range(40, 100)]
+    assert "30 to 39" in caplog.messages[0]
 
 
 # --- Values -------------------------------------------------------------------------------------

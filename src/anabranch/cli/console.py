@@ -18,8 +18,9 @@ from rich.console import Console
 from rich.progress import Progress
 
 from anabranch.core.errors import LocalError
-from anabranch.live.errors import AnabranchError
+from anabranch.live.errors import AnabranchError, HistoryLost
 
+INCOMPLETE = 1  # not all that was asked for could be had
 INTERRUPTED = 130  # what shells report of a program that Ctrl-C ended
 LINES_WAITING = 1_000  # lines that wait to be printed; whoever has more waits with them
 BYTES_WAITING = 1 << 20
@@ -41,6 +42,9 @@ def handled() -> Iterator[None]:
     try:
         yield
     except (LocalError, AnabranchError) as error:
+        if isinstance(error, HistoryLost) and error.lost:  # what was printed is right, but not all
+            typer.echo(f"error: {' '.join(str(error).splitlines())}", err=True)
+            raise typer.Exit(INCOMPLETE) from error
         fail(" ".join(str(error).splitlines()))
     except KeyboardInterrupt as error:
         raise typer.Exit(INTERRUPTED) from error

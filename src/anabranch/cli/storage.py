@@ -1,5 +1,7 @@
 """`anabranch storage`: the process that keeps streams."""
 
+import asyncio
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,21 +21,34 @@ from anabranch.cli.options import (
     warn_of_few_descriptors,
 )
 from anabranch.cli.processes import Recording, Trace, fail_by_mistake, one_of, say_notice
-from anabranch.core.ids import show
+from anabranch.core.ids import StreamPart, show
+from anabranch.core.store import InUseError, Missing
 from anabranch.live.address import NetworkAddress, parse_address
 from anabranch.live.keys import load_key
 from anabranch.live.loop import ending, run
 from anabranch.live.profiles import current_profile
+from anabranch.live.storage.damage import SCRUB_DAYS
 
 if TYPE_CHECKING:  # its pages need a web server, which takes long to load: see `storage`
     from anabranch.live.storage.process import StorageProcess
+    from anabranch.live.storage.scrub import ScrubState
 
+ANSWER_S = 10.0  # within which a node that runs begins with a scrub
+POLL_S = 0.2
+MAX_SHOWN = 20  # damaged ranges
 MAX_KEPT = 1e6  # days, or gigabytes: more is as good as everything
 
 
+app = typer.Typer(invoke_without_command=True)
+
+
+@app.callback()
 @handled()
 def storage(
-    data: Annotated[Path, typer.Option(help="A folder for its key and what it keeps.")],
+    context: typer.Context,
+    data: Annotated[
+        Path | None, typer.Option(help="A folder for its key and what it keeps.")
+    ] = None,
     host: Annotated[str, typer.Option(help="Where it listens.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="For nodes; 0: any that is free.")] = 0,
     http_port: Annotated[int, typer.Option(help="For readers of columns, and people.")] = 0,
@@ -43,6 +58,9 @@ def storage(
     keep_gb: Annotated[
         float | None, typer.Option(help="Delete the oldest beyond so much; by default nothing.")
     ] = None,
+    scrub_days: Annotated[
+        float, typer.Option(help="Read all that is kept once in so long; 0: only when asked.")
+    ] = SCRUB_DAYS,
     owner_key: Annotated[
         Path | None, typer.Option(help="The network owner's key, to name this storage node with.")
     ] = None,
@@ -59,11 +77,13 @@ def storage(
     as_json: AsJson = False,
 ) -> None:
     """Run a storage node: it keeps the streams that name it, and sends what is asked for again."""
+    if context.invoked_subcommand is not None:
+        return
+    if data is None:
+        fail("name a folder for its key and what it keeps: --data FOLDER")
     from anabranch.live.storage.process import Retention, StorageProcess
 
-    _check_kept(keep_days, keep_gb)
-    trusted = prefixes_of(trusted_proxy)
-    warn_of_few_descriptors()
+    _check_days(keep_days, keep_gb, scrub_days)
 
     async def main() -> None:
         ended = ending(with_parent)
@@ -77,27 +97,107 @@ def storage(
                 advertise=advertise,
                 ssl=tls_context(tls_cert, tls_key),
                 retention=Retention(keep_days, keep_gb),
+                scrub_days=scrub_days,
                 recorder=recorder.recorder,
-                trusted=trusted,
+                trusted=prefixes_of(trusted_proxy),
             )
-            await process.start()
-            try:
-                process.network.node.watch(lambda notice: say_notice(notice, as_json))
-                listed = await process.take_place(load_key(owner_key) if owner_key else None)
-                _say_ready(process, listed, as_json)
-                await one_of(ended, process.failed)
-                if process.failed.is_set():
-                    fail_by_mistake("storage node", process.network.node.driver)
-            finally:
-                await process.stop()
+            await _serve(process, ended, owner_key, as_json)
 
     run(main())
 
 
-def _check_kept(days: float | None, gigabytes: float | None) -> None:
-    for name, kept in (("--keep-days", days), ("--keep-gb", gigabytes)):
+def _check_days(keep_days: float | None, keep_gb: float | None, scrub_days: float) -> None:
+    for name, kept in (("--keep-days", keep_days), ("--keep-gb", keep_gb)):
         if kept is not None and not 0 < kept < MAX_KEPT:
             fail(f"{name} {kept:g}: give more than 0, or leave it out to keep everything")
+    if not 0 <= scrub_days < MAX_KEPT:
+        fail(f"--scrub-days {scrub_days:g}: give a number of days, or 0 for none")
+
+
+async def _serve(
+    process: "StorageProcess", ended: asyncio.Event, owner_key: Path | None, as_json: bool
+) -> None:
+    """Run a storage node to its end."""
+    warn_of_few_descriptors()
+    await process.start()
+    try:
+        process.network.node.watch(lambda notice: say_notice(notice, as_json))
+        listed = await process.take_place(load_key(owner_key) if owner_key else None)
+        _say_ready(process, listed, as_json)
+        await one_of(ended, process.failed)
+        if process.failed.is_set():
+            fail_by_mistake("storage node", process.network.node.driver)
+    finally:
+        await process.stop()
+
+
+@app.command()
+@handled()
+def scrub(
+    data: Annotated[Path, typer.Option(help="The folder of a storage node.")],
+    as_json: AsJson = False,
+) -> None:
+    """Read all that a storage node keeps now, and say what is damaged.
+
+    If the node runs it does so itself, and repairs what it finds; else this command does, and the
+    node repairs it when it is started.
+    """
+    from anabranch.live.storage.scrub import Scrub, ScrubState, read_state, request_scrub
+    from anabranch.live.storage.sqlite import SqliteLogStore, load_missing
+
+    path = data / "logs.sqlite"
+    if not path.exists():
+        fail(f"{data} is not the folder of a storage node: there is no {path.name} in it")
+
+    def say_progress(state: ScrubState) -> None:
+        if as_json:
+            print_json({"event": "progress", "progress": state.progress, "rows": state.rows})
+
+    try:
+        store = SqliteLogStore(path)
+    except InUseError:
+        began = time.time()
+        request_scrub(data)
+        while (state := read_state(data)).is_running or state.finished_s < began:
+            if state.started_s < began and time.time() > began + ANSWER_S:
+                fail(f"the storage node that runs in {data} does not begin: look at its /health")
+            if state.started_s >= began:
+                say_progress(state)
+            time.sleep(POLL_S)
+        damage = load_missing(path)
+    else:
+        try:
+            scrubbing = Scrub(store, data)
+            scrubbing.run_once(say_progress)
+            state = scrubbing.state
+            damage = store.missing()
+        finally:
+            store.close()
+    _say_scrubbed(state, damage, as_json)
+
+
+def _say_scrubbed(
+    state: "ScrubState", damage: "dict[StreamPart, tuple[Missing, ...]]", as_json: bool
+) -> None:
+    holes = [(part, hole) for part, each in sorted(damage.items()) for hole in each]
+    ranges = [
+        {"stream": part.stream, "partition": part.partition, "start": hole.start, "end": hole.end}
+        for part, hole in holes
+    ]
+    messages = sum(hole.end - hole.start for _, hole in holes)
+    if as_json:
+        row = {"event": "done", "rows": state.rows, "found": state.found}
+        row |= {"structure": state.structure, "damaged_messages": messages}
+        print_json(row | {"ranges": ranges})
+    else:
+        typer.echo(f"{state.rows} frames read, {state.found} messages found damaged")
+        if state.structure:
+            typer.echo(f"the file was damaged, and is rebuilt: {state.structure}")
+        for part, hole in holes[:MAX_SHOWN]:
+            typer.echo(f"damaged: {part} offsets {hole.start} to {hole.end - 1}")
+        typer.echo(f"{messages} messages are damaged and not repaired yet")
+    if messages:
+        raise typer.Exit(1)
 
 
 def _network(profile: str | None, address: str | None) -> NetworkAddress:

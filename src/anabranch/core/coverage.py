@@ -1,6 +1,11 @@
-"""Whether all offsets of a range have come: retention may have deleted some of them."""
+"""Which offsets of a range have not come: retention may have deleted some, or a disk lost them."""
 
-from anabranch.core.messages.storage import MAX_NUMBER, Selection
+from collections.abc import Iterable
+
+from anabranch.core.messages.storage import MAX_NUMBER, Selection, Span
+
+MAX_LOST = 10_000  # ranges that are kept apart; the last one reaches over all that follow
+MAX_SHOWN = 20  # ranges that a text names
 
 
 class Coverage:
@@ -28,3 +33,42 @@ class Coverage:
     def _lack(self, before: int) -> None:
         if before > self._next and not self._problem:
             self._problem = f"offsets {self._next} to {before - 1} are not there any more"
+
+
+class LostOffsets:
+    """Offsets that are damaged at every storage node that answered."""
+
+    def __init__(self) -> None:
+        self._spans: list[Span] = []
+
+    def add(self, spans: Iterable[Span]) -> None:
+        """Add ranges; those that touch become one."""
+        joined: list[Span] = []
+        for span in sorted([*self._spans, *spans], key=lambda each: each.start):
+            if joined and span.start <= joined[-1].end:
+                joined[-1] = Span(joined[-1].start, max(joined[-1].end, span.end))
+            else:
+                joined.append(span)
+        if len(joined) > MAX_LOST:
+            joined[MAX_LOST - 1 :] = [Span(joined[MAX_LOST - 1].start, joined[-1].end)]
+        self._spans = joined
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """The ranges, in order."""
+        return tuple(self._spans)
+
+    @property
+    def text(self) -> str:
+        """Say which offsets are lost, and how many messages these are."""
+        messages = sum(span.end - span.start for span in self._spans)
+        named = [
+            f"{span.start} to {span.end - 1}" if span.end - span.start > 1 else f"{span.start}"
+            for span in self._spans[:MAX_SHOWN]
+        ]
+        more = len(self._spans) - len(named)
+        others = f" and {more} more ranges" if more else ""
+        return (
+            f"{messages} messages, at offsets {', '.join(named)}{others}, are damaged at every "
+            "storage node that answered"
+        )

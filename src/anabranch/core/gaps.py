@@ -196,6 +196,8 @@ class Gaps:
                 gap.busy_since = now if gap.busy_since is None else gap.busy_since
             passes_over = gap.thorough or answer != LATE
             return self._ask_next(gap, now) if passes_over else self._fail(gap, now)
+        if answer.missing:  # what it lacks may be repaired
+            gap.hopeless = False
         effects, is_good = self._take(gap, sender, answer.frames, now)
         following = answer.following
         if not is_good or (following is not None and not leads_on(selection, following)):

@@ -19,7 +19,6 @@ from anabranch.core.messages.storage import (
     MAX_PAGE_FRAMES,
     PAGE_BYTES,
     Entry,
-    FrameName,
     Selection,
 )
 from anabranch.core.storage_disk import Look
@@ -57,7 +56,7 @@ class Leading:
         self._fresh: OrderedDict[int, _Fresh] = OrderedDict()  # by offset, without a hole
         self._fresh_bytes = 0
         self.at: float | None = None  # when to say again what may have been lost
-        self.damaged: list[FrameName] = []  # what was found so, for who repairs it
+        self.is_damaged = False  # something was found so, for who repairs it
 
     # --- The beginning, and links ---------------------------------------------------------
 
@@ -253,9 +252,9 @@ class Leading:
     ) -> list[Effect]:
         if not self._is_current(node, turn) or answer.problem:
             return []
-        self.damaged += answer.damaged
+        self.is_damaged |= bool(answer.missing)
         rows = answer.placed
-        if rows and rows[0].offset != offset and not answer.damaged:
+        if rows and rows[0].offset != offset and not answer.missing:
             return self._start_later(node, turn, rows[0].offset or 0)
         entries: list[Entry] = []
         at = offset

@@ -15,6 +15,7 @@ from anabranch.core.messages import Control
 from anabranch.core.messages.storage import MAX_NUMBER
 from anabranch.core.packets import ReceivedBatch as ReceivedBatch
 from anabranch.core.storing import Close as Close
+from anabranch.core.storing import Damaged as Damaged
 from anabranch.core.storing import Drained as Drained
 from anabranch.core.storing import Find as Find
 from anabranch.core.storing import Found as Found
@@ -174,6 +175,7 @@ Event = (
     | Drained
     | Close
     | Wrote
+    | Damaged
     | Found
 )
 

@@ -21,7 +21,6 @@ from anabranch.core.log_leading import Leading
 from anabranch.core.log_standing import MAX_LEAP, Standing
 from anabranch.core.machine import Effect, Sizes, Wrote
 from anabranch.core.messages import Fetch, Fetched, Lead, Vote, Voted
-from anabranch.core.messages.storage import FrameName
 from anabranch.core.storage_asks import Asks, Sign
 from anabranch.core.storage_disk import AfterFind, Disk
 from anabranch.core.store import (
@@ -29,15 +28,16 @@ from anabranch.core.store import (
     Adopt,
     Answer,
     Delete,
+    Fill,
     Keep,
     LogQuery,
     LogState,
     LogWrite,
+    Missing,
     Order,
     OrderHeld,
     Placed,
     Promise,
-    Repair,
     Settle,
 )
 
@@ -46,7 +46,7 @@ STUCK_S = 5.0  # a primary that cannot write for so long lets another one lead
 SETTLE_S = 1.0  # how long the disk may lag behind the high mark
 MAX_WRITE_FRAMES = 1_024  # of one write
 MAX_WRITE_BYTES = 4 << 20
-MAX_REPAIRS = 64
+MAX_FILLS = 64
 
 FromFellow = Vote | Voted | Lead | Fetch | Fetched  # what storage nodes of a stream say
 
@@ -67,7 +67,7 @@ class _Saving(msgspec.Struct):
 
     since: float
     frames: list[bytes]
-    repairs: list[bytes]
+    fills: list[Fill]
     staged: Staged | None
     is_order: bool  # its frames get places at once
     is_promise: bool
@@ -91,6 +91,8 @@ class PartLog:
         self.is_active = False  # the stream names us
         self.is_deleting = False
         self.is_deleted = False
+        self.is_mending = False  # others are asked for what is damaged here
+        self.fills_written = 0
         self.wakeup_at: float | None = None
         self._disk = disk
         self.asks = Asks(self.standing, self._find, sign)
@@ -99,7 +101,7 @@ class PartLog:
         self._leading = Leading(self.standing, self._find)
         self._following = Following(self.standing, self._find, check)
         self._frames: deque[bytes] = deque()  # not written yet
-        self._repairs: list[bytes] = []
+        self._fills: list[Fill] = []
         self._saving: _Saving | None = None
         self._retry_at: float | None = None
         self._failing_since: float | None = None
@@ -119,10 +121,24 @@ class PartLog:
         held = state.held + len(self._frames)
         return LogStatus(standing.epoch, primary, state.start, state.length, standing.high, held)
 
-    def take_damaged(self) -> list[FrameName]:
-        """Hand over what was found damaged while followers were served."""
-        damaged, self._leading.damaged = self._leading.damaged, []
-        return damaged
+    def take_damaged(self) -> bool:
+        """Tell, once, whether something was found damaged while followers were served."""
+        is_damaged, self._leading.is_damaged = self._leading.is_damaged, False
+        return is_damaged
+
+    def mend(self, is_mending: bool, now: float) -> list[Effect]:
+        """Learn whether others are asked for what is damaged; a log with holes does not lead."""
+        if is_mending == self.is_mending:
+            return []
+        self.is_mending = is_mending
+        if is_mending and self.standing.is_primary and self.standing.fellows:
+            self.standing.step_down()
+        return self._after([], now)
+
+    def lacks(self, missing: tuple[Missing, ...]) -> None:
+        """Learn which offsets the disk lacks."""
+        standing = self.standing
+        standing.state = msgspec.structs.replace(standing.state, missing=missing)
 
     @property
     def needs_sweep(self) -> bool:
@@ -174,10 +190,10 @@ class PartLog:
         self._frames.append(frame)
         return self._after([], now) if self._saving is None else []
 
-    def repair(self, frame: bytes, now: float) -> list[Effect]:
-        """Take a good copy of a frame that is damaged here."""
-        if len(self._repairs) < MAX_REPAIRS:
-            self._repairs.append(frame)
+    def fill(self, fill: Fill, now: float) -> list[Effect]:
+        """Take entries that are damaged here from another storage node's log."""
+        if len(self._fills) < MAX_FILLS:
+            self._fills.append(fill)
         return self._after([], now)
 
     def unplaced(self, heads: list[FrameHead], now: float) -> list[Effect]:
@@ -215,8 +231,10 @@ class PartLog:
         if is_stuck and self.standing.is_primary and len(self.standing.members) > 1:
             self.standing.step_down()
         if _is_due(self._election.at, now):
-            if is_stuck or self._retry_at is not None:
-                self._election.postpone(now)  # who cannot write cannot lead
+            if is_stuck or self._retry_at is not None or self.is_mending:
+                # A node that cannot write cannot lead. One whose log has holes must not give places
+                # to frames, as they may be in a hole already.
+                self._election.postpone(now)
             else:
                 effects += self._election.wake(now)
         for each in (self._leading, self._following, self.handing):
@@ -291,15 +309,15 @@ class PartLog:
             writes.append(Adopt(state.part, standing.epoch))
         frames = self._some_frames()
         writes += self._placing(frames, now)
-        repairs, self._repairs = self._repairs, []
-        writes += [Repair(state.part, frame) for frame in repairs]
+        fills, self._fills = self._fills, []
+        writes += fills
         if standing.high > state.high and (writes or _is_due(self._settle_at, now)):
             writes.append(Settle(state.part, standing.high))
         if standing.high == state.high or writes:
             self._settle_at = None
         if not writes:
             return []
-        saving = _Saving(now, frames, repairs, staged, standing.is_primary, is_promise)
+        saving = _Saving(now, frames, fills, staged, standing.is_primary, is_promise)
         self._saving = saving
         return [self._disk.write(writes, self._saved)]
 
@@ -331,6 +349,7 @@ class PartLog:
         if event.problem:
             return self._failed(saving, event.problem, now)
         self._failing_since = None
+        self.fills_written += len(saving.fills)
         for frame in saving.frames:
             self._disk.free(len(frame))
         state = next(state for state in event.states if state.part == self.part)
@@ -375,7 +394,7 @@ class PartLog:
     def _failed(self, saving: _Saving, problem: str, now: float) -> list[Effect]:
         """Nothing was done: try it again in a while, or at once without what cannot be true."""
         self._frames.extendleft(reversed(saving.frames))
-        self._repairs += saving.repairs
+        self._fills += saving.fills
         if not self.is_active:
             self._drop_frames()
         if saving.staged is not None:
@@ -391,7 +410,7 @@ class PartLog:
         """Return the tables with their bounds."""
         return {
             "unplaced frames": (len(self.handing), MAX_UNPLACED),
-            "repairs to be written": (len(self._repairs), MAX_REPAIRS),
+            "repairs to be written": (len(self._fills), MAX_FILLS),
             **self.asks.sizes(),
         }
 

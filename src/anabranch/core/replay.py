@@ -5,6 +5,11 @@ on with the same page. A page is fetched when the application has taken the last
 live meanwhile waits (held_live.py), and is not among the last so many that were wanted. In the end
 it joins on: what we have already is dropped, and what lies between is missing, and asked for like
 everything that is missing.
+
+A page may say that messages of it are damaged where it comes from. In the order of offsets it is
+read up to there, and the next storage node goes on at that place; what all of them lack is left
+out, and named at the end. Where a page cannot be divided so, another storage node is asked for it,
+and the page is taken as it is only if all of them lack something.
 """
 
 import random
@@ -12,12 +17,12 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from anabranch.core.coverage import Coverage
+from anabranch.core.coverage import Coverage, LostOffsets
 from anabranch.core.held_live import HeldLive
 from anabranch.core.ids import ChainKey, FrameHead, NodeId, PartKey
 from anabranch.core.machine import Effect, HistoryEnded, Open, PageEnded, Sizes
 from anabranch.core.messages import Contact, Resent
-from anabranch.core.messages.storage import MAX_LAST, MAX_NUMBER, Selection
+from anabranch.core.messages.storage import MAX_LAST, MAX_NUMBER, Selection, Span
 from anabranch.core.resends import (
     AGAIN_AFTER_S,
     BUSY,
@@ -34,10 +39,13 @@ ROUND_S = 1.0  # between one round of all storage nodes and the next
 MAX_ROUNDS = 3
 MAX_EMPTY_PAGES = 64  # in a row, from one storage node
 MAX_RECOUNTS = 3
+ABSENT_S = 30.0
+
 
 NO_STORAGE = "no storage node keeps this stream"
 NONSENSE = "it answers what was not asked"
 FORGED = "some of its frames are not genuine"
+DAMAGED = "some of it is damaged there"
 
 Say = Callable[[int, Effect], list[Effect]]  # to whom; after all that it was given before
 _Row = tuple[FrameHead, bytes, Cut]
@@ -75,6 +83,11 @@ class Replay:
         self._next = self._first  # what is to be asked for next
         self._failures = 0  # to get that
         self._forgers: dict[NodeId, None] = {}  # who sent something that was not genuine
+        self._lackers: dict[NodeId, int] = {}  # which lack it, and up to which offset
+        # Which did not answer while the others lacked something, and until when they are left out.
+        self._absent: dict[NodeId, float] = {}
+        self._takes_lacking = False  # all of them lack something, and a page is taken as it is
+        self._lost = LostOffsets()
         self._busy_since: float | None = None  # when one was busy first, for that
         self._was_busy = False  # one of those that were asked in this round
         self._empty_pages = 0
@@ -144,7 +157,8 @@ class Replay:
         keepers = self._sources.keepers(part.stream)
         if not keepers:
             return self._end(NO_STORAGE, now)
-        source = keepers[self._turn % len(keepers)]
+        present = [each for each in keepers if not self._is_absent(each, now)] or keepers
+        source = present[self._turn % len(present)]
         effects = self._stay_with(source, now)
         self._resends.ask(source, True, part, self._next, PAGE_S, self._heard)
         return effects
@@ -165,11 +179,74 @@ class Replay:
         if isinstance(answer, str) or answer.problem:
             why = answer if isinstance(answer, str) else answer.problem
             return self._go_elsewhere(why, now)
+        self._absent.pop(sender, None)
         following = answer.following
         is_page = self._wanted.by_number or len(answer.offsets) == len(answer.frames)
         if not is_page or (following is not None and not leads_on(self._next, following)):
             return self._go_elsewhere(NONSENSE, now)
+        if answer.missing:
+            return self._damaged(sender, answer, now)
         return self._counted(sender, answer, now)
+
+    # --- Damaged parts of the past ------------------------------------------
+
+    def _damaged(self, sender: NodeId, answer: Resent, now: float) -> list[Effect]:
+        """Take a page as far as nothing of it is missing, and go on elsewhere from there."""
+        if not self._is_divisible:
+            if self._takes_lacking:
+                self._lost.add(answer.missing)
+                return self._counted(sender, answer, now)
+            return self._lacks(sender, 0, now)
+        hole = answer.missing[0]
+        if not self._next.start <= hole.start < hole.end <= answer.high:
+            return self._go_elsewhere(NONSENSE, now)
+        rows = list(zip(answer.frames, answer.offsets, strict=True))
+        good = [(frame, offset) for frame, offset in rows if offset < hole.start]
+        rest = msgspec.structs.replace(self._next, start=hole.start, last=0, cursor=b"")
+        if not good:
+            self._limit = answer.high if self._limit is None else self._limit
+            if rest != self._next:  # it begins later than what was asked for
+                self._lackers.clear()
+            self._next = rest
+            return self._lacks(sender, hole.end, now)
+        self._turn += 1
+        frames, offsets = zip(*good, strict=True)
+        part = msgspec.structs.replace(
+            answer, frames=frames, offsets=offsets, following=rest, missing=()
+        )
+        return self._counted(sender, part, now)
+
+    @property
+    def _is_divisible(self) -> bool:
+        """Whether a page can be read up to some offset, and the rest elsewhere."""
+        is_counting = self._wanted.last and not self._has_begun
+        return self._is_dense or not (self._wanted.by_number or is_counting)
+
+    def _lacks(self, sender: NodeId, end: int, now: float) -> list[Effect]:
+        """Learn that a storage node lacks the next messages, up to an offset."""
+        self._lackers[sender] = end
+        if self._kept is not None:  # they are counted anew elsewhere
+            self._begin_to_count()
+        keepers = self._sources.keepers(self._open.part.stream)
+        if all(each.node in self._lackers or self._is_absent(each, now) for each in keepers):
+            return self._leave_out_lost(now)
+        return self._go_elsewhere(DAMAGED, now)
+
+    def _is_absent(self, keeper: Contact, now: float) -> bool:
+        return now < self._absent.get(keeper.node, 0.0)
+
+    def _leave_out_lost(self, now: float) -> list[Effect]:
+        """Go on without the messages that are damaged at every storage node that answers."""
+        self._forget_failures()
+        ends, self._lackers = list(self._lackers.values()), {}
+        if not self._is_divisible:
+            self._takes_lacking = True
+            return self._ask(now)
+        span = Span(self._next.start, min(*ends, self._wanted.end))
+        self._lost.add((span,))
+        self._coverage.take(span.start, span.end - span.start)
+        self._next = msgspec.structs.replace(self._next, start=span.end)
+        return self._ask(now)
 
     def _go_elsewhere(self, why: str, now: float) -> list[Effect]:
         """Ask the next one; after all of them wait a while; in the end give up."""
@@ -187,7 +264,12 @@ class Replay:
             self.retry_at = now + self._rng.uniform(*AGAIN_AFTER_S)
             return []
         if self._failures >= MAX_ROUNDS * keepers:
-            return self._end(why, now)
+            if not self._lackers:
+                return self._end(why, now)
+            every = self._sources.keepers(self._open.part.stream)
+            silent = [each.node for each in every if each.node not in self._lackers]
+            self._absent = dict.fromkeys(silent, now + ABSENT_S)
+            return self._leave_out_lost(now)
         self.retry_at = now + ROUND_S
         return []
 
@@ -286,6 +368,7 @@ class Replay:
     def _turn_page(self, answer: Resent, now: float) -> list[Effect]:
         self._forget_failures()
         self._forgers.clear()
+        self._lackers.clear()
         self._empty_pages = 0 if answer.frames else self._empty_pages + 1
         following = answer.following
         if following is None:
@@ -352,7 +435,10 @@ class Replay:
         self.close(now)
         ticket = self._open.ticket
         problem = problem or self._coverage.ended(self._limit or 0)
-        effects = self._say(ticket, HistoryEnded(ticket, problem))
+        lost = self._lost.spans
+        if lost:
+            problem = "; ".join(filter(None, (self._lost.text, problem)))
+        effects = self._say(ticket, HistoryEnded(ticket, problem, lost))
         reader, long_ago = self._reader, now - 2 * GAP_WAIT_S
         live, forgotten = self._live.take()
         if self._open.fills:  # what was forgotten comes before what was not

@@ -23,6 +23,7 @@ from anabranch.core.ids import (
     publisher_of,
 )
 from anabranch.core.machine import (
+    Damaged,
     Effect,
     Event,
     Found,
@@ -35,14 +36,15 @@ from anabranch.core.machine import (
     fullest,
 )
 from anabranch.core.messages import (
+    AskEntries,
     AskStored,
     Control,
+    Entries,
     Fetch,
     Fetched,
     Hand,
     Lead,
     Resend,
-    Resent,
     StorageSlowDown,
     Vote,
     Voted,
@@ -69,8 +71,8 @@ CONFIRM_S = 10.0  # how often the registry is asked whether a stream is deleted 
 class Storage(Service):
     """Keeps the streams that name this node."""
 
-    messages = (Resend, Resent, AskStored, Hand, Vote, Voted, Lead, Fetch, Fetched)
-    events = (Wrote, Found)
+    messages = (Resend, AskEntries, Entries, AskStored, Hand, Vote, Voted, Lead, Fetch, Fetched)
+    events = (Wrote, Found, Damaged)
 
     def __init__(
         self,
@@ -99,7 +101,7 @@ class Storage(Service):
         self._confirm_at: float | None = None
         self._slowed_at: dict[StreamPart, float] = {}  # when publishers were asked to rest
         self._readers = Readers(registry, user_of)
-        self._repairs = Repairs(verify)
+        self._repairs = Repairs(self._disk)
         self._sweep = Sweep(self._logs, self._disk, self._repairs)
         self._resends = Resends(self._disk, self._readers, self._repairs.add)
         for state in states:
@@ -315,8 +317,11 @@ class Storage(Service):
         effects: list[Effect] = []
         if type(message) is Resend:
             effects = self._resends.ask(sender, message, self._logs.get(message.part), now)
-        elif type(message) is Resent:
-            effects = self._repairs.take(sender, message, now)
+        elif type(message) is AskEntries:
+            log = self._logs.get(message.part)
+            effects = self._resends.ask_entries(sender, message, log, now)
+        elif type(message) is Entries:
+            effects = self._take_entries(sender, message, now)
         elif type(message) is AskStored:
             effects = self._ask_stored(sender, message, now)
         elif type(message) is Hand:
@@ -344,6 +349,15 @@ class Storage(Service):
             # The registry may have made it one of the stream's storage nodes, or us.
             return self._registry.doubt(message.part.stream, now)
         return self._tended(log, log.receive(sender, message, now), now)
+
+    def _take_entries(self, sender: NodeId, answer: Entries, now: float) -> list[Effect]:
+        log = self._logs.get(answer.part)
+        if log is None or not log.is_active or sender not in log.standing.members:
+            return []
+        for entry in answer.entries:
+            if not self._verified.check(frames.peek(entry.frame), entry.frame):
+                raise RemoteError("forged", str(answer.part))
+        return self._tended(log, self._repairs.take(sender, answer, now), now)
 
     def _check_page(self, page: Fetched, heads: Sequence[FrameHead]) -> bool:
         """Tell whether all who published what a fellow's log has could ever do so."""
@@ -373,6 +387,11 @@ class Storage(Service):
 
     def tell(self, event: Event, now: float) -> list[Effect]:
         """Learn what the store has done, or found."""
+        if type(event) is Damaged:
+            found = self._logs.get(event.part)
+            if found is None or not found.is_active:
+                return []
+            return self._done(self._repairs.add(found, now), now)
         if type(event) is Wrote:
             part, effects = self._disk.wrote(event, now)
         else:
@@ -406,8 +425,9 @@ class Storage(Service):
             self._timers.set(log.part, log.wakeup_at)
         if log.is_active:
             self._sweep.arm(log, now)
-        damaged = log.take_damaged()
-        return effects + self._repairs.add(log, tuple(damaged), now) if damaged else effects
+        if log.take_damaged():
+            effects += self._repairs.add(log, now)
+        return effects + self._repairs.tend(log, now)
 
     def _done(self, effects: list[Effect], now: float) -> list[Effect]:
         times = (self._timers.next_at, self._repairs.wakeup_at, self._sweep.wakeup_at)

@@ -1,28 +1,32 @@
-"""What a storage node does about a damaged disk, and what it looks for in quiet times.
+"""Repairs the damaged parts of a storage node's logs, and walks through all that it keeps.
 
-It goes through all that it keeps, a page now and then: what is damaged is found before somebody
-asks for it, and what has no place in the log is handed to the primary. A frame that is damaged is
-asked of another storage node of the stream, and replaced.
+A damaged part is a hole in a log: offsets whose messages cannot be read any more. Another storage
+node of the stream is asked for the entries. The hash of the log behind the hole proves that they
+are right, so the sender need not be trusted.
+
+The walk looks at a page now and then: it finds holes that nobody has read across, and frames
+without a place in the log, which are handed to the primary.
 """
 
+from collections.abc import Sequence
 from functools import partial
 
 import msgspec
 
 from anabranch.core import frames
 from anabranch.core.errors import RemoteError
-from anabranch.core.identity import Verify
 from anabranch.core.ids import NodeId, StreamPart, part_key
 from anabranch.core.machine import Effect, Notice, Send, Sizes
-from anabranch.core.messages import Resend, Resent
-from anabranch.core.messages.storage import MAX_NUMBER, PAGE_BYTES, FrameName, Selection
+from anabranch.core.messages import AskEntries, Entries
+from anabranch.core.messages.storage import MAX_NUMBER, PAGE_BYTES, Selection
 from anabranch.core.part_log import PartLog
+from anabranch.core.parts import MAX_PARTS
 from anabranch.core.storage_disk import Disk
-from anabranch.core.store import Answer, Page
+from anabranch.core.store import Answer, Fill, Lacking, Missing, Page
 
 ANSWER_S = 3.0
-ROUNDS = 3  # how often each of the others is asked, before it is left until it is found again
-MAX_REPAIRS = 1_024
+REST_S = 30.0  # after all others were asked in vain
+MAX_REPAIRS = MAX_PARTS  # one for each log
 SWEEP_S = 2.0  # between two pages of all that is kept
 HURRY_S = 0.1  # if something is known to have no place, and it is not known what
 
@@ -32,91 +36,151 @@ Logs = dict[StreamPart, PartLog]
 
 
 class _Repair(msgspec.Struct):
-    """A damaged frame."""
+    """A log with holes, one of which is being filled."""
 
     log: PartLog
-    name: FrameName
+    known: tuple[Missing, ...] = ()  # as the disk had it when the last question was sent
+    turn: int = 0  # which of the holes
     ticket: int = 0
     asked: NodeId | None = None
-    attempts: int = 0
+    attempts: int = 0  # in vain, since entries came last
+    first: int = 0  # which of the others is asked first: not one whose entries were wrong
     at: float = 0.0
+    refused: tuple[NodeId, ...] = ()  # which of the others lack it, too
+    is_looking: bool = False  # a query for the holes is under way
+    is_saving: bool = False
+    fills_written: int = 0  # of the log, when something was last to be written
 
 
 class Repairs:
-    """Asks others for good copies of damaged frames."""
+    """Fetches damaged entries from other storage nodes."""
 
-    def __init__(self, verify: Verify) -> None:
-        self._verify = verify
-        self._repairs: dict[tuple[StreamPart, FrameName], _Repair] = {}
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._repairs: dict[StreamPart, _Repair] = {}
         self._ticket = 0
 
     @property
     def wakeup_at(self) -> float | None:
         """When to ask somebody else."""
-        return min((repair.at for repair in self._repairs.values()), default=None)
+        waiting = [each.at for each in self._repairs.values() if not each.is_looking]
+        return min(waiting, default=None)
 
-    def add(self, log: PartLog, names: tuple[FrameName, ...], now: float) -> list[Effect]:
-        """Take note of damaged frames, and ask for them."""
+    def add(self, log: PartLog, now: float) -> list[Effect]:
+        """Look up the holes of a log after damage was found in it."""
+        repair = self._repairs.get(log.part)
+        if repair is None:
+            if len(self._repairs) >= MAX_REPAIRS:
+                return []
+            repair = self._repairs[log.part] = _Repair(log, at=now + ANSWER_S)
+        if repair.is_looking:
+            return []
+        repair.is_looking = True
+        return [self._disk.find(Lacking(log.part), partial(self._found, repair))]
+
+    def _found(self, repair: _Repair, answer: Answer, now: float) -> list[Effect]:
+        log = repair.log
+        repair.is_looking = False
+        if self._repairs.get(log.part) is not repair:
+            return []
+        if answer.problem:
+            repair.at = now + ANSWER_S
+            return []
+        log.lacks(answer.lacking)
+        return self.tend(log, now)
+
+    def tend(self, log: PartLog, now: float) -> list[Effect]:
+        """Go on after the holes of a log have changed on the disk."""
+        missing = log.standing.state.missing
+        repair = self._repairs.get(log.part)
+        if repair is None:
+            return self.add(log, now) if missing and log.is_active else []
+        is_written = repair.is_saving and log.fills_written > repair.fills_written
+        if repair.is_looking or (repair.known == missing and not is_written):
+            return []
         effects: list[Effect] = []
-        for name in names:
-            key = (log.part, name)
-            if key not in self._repairs and len(self._repairs) < MAX_REPAIRS:
-                effects.append(Notice(log.part, "damaged", f"{name.chain.hex()} {name.last}"))
-                repair = self._repairs[key] = _Repair(log, name)
-                effects += self._ask(repair, now)
-        return effects
+        if not missing:
+            del self._repairs[log.part]
+            notice = Notice(log.part, "repaired", "all that was damaged is there again")
+            return [notice, *log.mend(False, now)]
+        if not repair.known:
+            spans = ", ".join(f"{hole.start}-{hole.end - 1}" for hole in missing[:10])
+            effects.append(Notice(log.part, "damaged", f"offsets {spans}"))
+        before, repair.known, repair.is_saving = repair.known, missing, False
+        if before and _left(missing) >= _left(before):  # the last entries have proved to be wrong
+            repair.first += 1
+            repair.asked, repair.at = None, now + ANSWER_S
+            return effects
+        repair.attempts, repair.refused = 0, ()
+        return effects + self._ask(repair, now)
 
     def _ask(self, repair: _Repair, now: float) -> list[Effect]:
-        """Ask the next of the other storage nodes; give it up when all were asked often enough."""
-        standing = repair.log.standing
+        """Ask the next of the other storage nodes; after all of them, rest for a while."""
+        log, standing = repair.log, repair.log.standing
         others = [node for node in standing.members if node != standing.me]
-        if not others or repair.attempts >= ROUNDS * len(others):
-            del self._repairs[repair.log.part, repair.name]
-            return []
-        repair.asked = others[repair.attempts % len(others)]
-        repair.attempts += 1
+        may_have_it = [node for node in standing.fellows if node not in repair.refused]
+        effects = log.mend(bool(may_have_it), now)
+        if repair.attempts and repair.attempts % max(1, len(others)) == 0 and repair.asked:
+            repair.asked, repair.at = None, now + REST_S
+            repair.turn += 1  # another hole may be one that they can fill
+            return effects
+        if not others:
+            repair.at = now + REST_S
+            return effects
+        repair.asked = others[(repair.first + repair.attempts) % len(others)]
         repair.at = now + ANSWER_S
         self._ticket += 1
         repair.ticket = self._ticket
-        name = repair.name
-        wanted = Selection(after=name.last - 1, upto=name.last, whose=name.chain, by_number=True)
-        return [Send(repair.asked, Resend(repair.ticket, repair.log.part, wanted))]
+        hole = repair.known[repair.turn % len(repair.known)]
+        question = AskEntries(ticket=repair.ticket, part=log.part, start=hole.filled, end=hole.end)
+        return [*effects, Send(repair.asked, question)]
 
-    def take(self, sender: NodeId, resent: Resent, now: float) -> list[Effect]:
-        """Take what somebody has; RemoteError if he sends a forgery."""
-        repairs = self._repairs.values()
-        waiting = (each for each in repairs if (each.ticket, each.asked) == (resent.ticket, sender))
-        repair = next(waiting, None)
-        if repair is None:
+    def take(self, sender: NodeId, answer: Entries, now: float) -> list[Effect]:
+        """Take entries of another storage node; RemoteError if one is not of this log."""
+        repair = self._repairs.get(answer.part)
+        is_asked = repair is not None and (repair.ticket, repair.asked) == (answer.ticket, sender)
+        if repair is None or not is_asked or repair.is_saving:
             return []  # it comes too late
-        repair.at = now  # if it is of no use, the next one is asked
-        name, log = repair.name, repair.log
-        others = len(log.standing.members) - 1
-        for frame, offset in zip(resent.frames, resent.offsets, strict=False):
-            head = frames.peek(frame)
-            if (head.part, head.chain, head.last) != (part_key(log.part), name.chain, name.last):
-                continue
-            if not self._verify(head.publisher, *frames.proof(frame)):
-                raise RemoteError("forged", str(log.part))
-            # A publisher may have made two frames of one name: the one in the log is the right one.
-            if offset != MAX_NUMBER or repair.attempts > others:
-                del self._repairs[log.part, name]
-                return log.repair(frame, now)
-        return []
+        key = part_key(answer.part)
+        if any(frames.peek(entry.frame).part != key for entry in answer.entries):
+            raise RemoteError("wrong-part", str(answer.part))
+        if not answer.entries:
+            repair.attempts += 1
+            repair.refused = (*(node for node in repair.refused if node != sender), sender)
+            return self._ask(repair, now)
+        repair.is_saving, repair.at = True, now + REST_S
+        repair.fills_written = repair.log.fills_written
+        fill = Fill(answer.part, answer.offset, answer.hash, answer.entries)
+        return repair.log.fill(fill, now)
 
     def wake(self, now: float) -> list[Effect]:
         """Ask somebody else where there was no answer, or none of use."""
-        due = [repair for repair in self._repairs.values() if repair.at <= now]
-        return [effect for repair in due for effect in self._ask(repair, now)]
+        effects: list[Effect] = []
+        for repair in [each for each in self._repairs.values() if each.at <= now]:
+            repair.is_saving = False
+            repair.at = now + ANSWER_S
+            if not repair.known:
+                effects += self.add(repair.log, now)
+                continue
+            if repair.asked is not None:
+                repair.attempts += 1
+            effects += self._ask(repair, now)
+        return effects
 
     def forget(self, part: StreamPart) -> None:
-        """Repair nothing of a part that is not stored any more."""
-        for key in [key for key in self._repairs if key[0] == part]:
-            del self._repairs[key]
+        """Repair nothing of a part that is whole, or not stored any more."""
+        repair = self._repairs.pop(part, None)
+        if repair is not None:
+            repair.log.is_mending = False
 
     def sizes(self) -> Sizes:
         """Return the table with its bound."""
         return {"repairs": (len(self._repairs), MAX_REPAIRS)}
+
+
+def _left(missing: Sequence[Missing]) -> int:
+    """Count the offsets that are still to be filled."""
+    return sum(hole.end - hole.filled for hole in missing)
 
 
 class Sweep:
@@ -192,7 +256,7 @@ class Sweep:
             self._slow = (log.part, answer.following)
         if not log.is_active:
             return []
-        effects = self._repairs.add(log, answer.damaged, now)
+        effects = self._repairs.add(log, now) if answer.missing else []
         rows = [row for row in answer.placed if row.offset is None]
         if rows and not log.standing.is_primary:
             effects += log.unplaced([frames.peek(row.entry.frame) for row in rows], now)

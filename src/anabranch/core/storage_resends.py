@@ -10,14 +10,15 @@ from collections.abc import Callable
 from functools import partial
 
 from anabranch.core.changes import PUBLIC, Right
+from anabranch.core.frames import peek
 from anabranch.core.ids import NodeId
 from anabranch.core.machine import Effect, Send, Sizes
-from anabranch.core.messages import Resend, Resent
-from anabranch.core.messages.storage import MAX_NUMBER, PAGE_BYTES, FrameName, Selection
+from anabranch.core.messages import AskEntries, Entries, Resend, Resent
+from anabranch.core.messages.storage import MAX_NUMBER, PAGE_BYTES, Entry, Selection
 from anabranch.core.part_log import PartLog
 from anabranch.core.registry_view import Registry
 from anabranch.core.storage_disk import Disk
-from anabranch.core.store import Answer, Page
+from anabranch.core.store import Answer, HashAt, Page
 
 MAX_PAGES = 256  # that are looked up at once
 MAX_PAGES_PER_PEER = 8
@@ -25,7 +26,7 @@ MAX_PAGES_PER_PEER = 8
 NOT_STORED, UNPERMITTED, BUSY = "not-stored", "unpermitted", "busy"
 
 UserOf = Callable[[NodeId, float], NodeId | None]  # for whom a peer acts, as it has proved
-OnDamage = Callable[[PartLog, tuple[FrameName, ...], float], list[Effect]]
+OnDamage = Callable[[PartLog, float], list[Effect]]
 
 
 class Readers:
@@ -69,10 +70,19 @@ class Resends:
             # A permission may be newer than what we know: then it is known the next time.
             is_new = problem == UNPERMITTED
             return [answer, *(self._readers.doubt(resend.part.stream, now) if is_new else ())]
-        self._pages += 1
-        self._per_peer[sender] = self._per_peer.get(sender, 0) + 1
+        self._count(sender)
         page = Page(resend.part, resend.selection, log.standing.high, PAGE_BYTES)
         return [self._disk.find(page, partial(self._found, sender, resend, log))]
+
+    def _count(self, sender: NodeId) -> None:
+        self._pages += 1
+        self._per_peer[sender] = self._per_peer.get(sender, 0) + 1
+
+    def _discount(self, sender: NodeId) -> None:
+        self._pages -= 1
+        self._per_peer[sender] -= 1
+        if not self._per_peer[sender]:
+            del self._per_peer[sender]
 
     def _problem(self, sender: NodeId, resend: Resend, log: PartLog | None, now: float) -> str:
         if log is None or not log.is_active:
@@ -85,11 +95,8 @@ class Resends:
     def _found(
         self, sender: NodeId, resend: Resend, log: PartLog, answer: Answer, now: float
     ) -> list[Effect]:
-        self._pages -= 1
-        self._per_peer[sender] -= 1
-        if not self._per_peer[sender]:
-            del self._per_peer[sender]
-        effects = self._on_damage(log, answer.damaged, now) if answer.damaged else []
+        self._discount(sender)
+        effects = self._on_damage(log, now) if answer.missing else []
         if answer.problem or not log.is_active or _lacks_end(resend.selection, answer, log, now):
             problem = NOT_STORED if not log.is_active else BUSY
             return [*effects, Send(sender, Resent(resend.ticket, problem=problem))]
@@ -102,8 +109,57 @@ class Resends:
             answer.following,
             status.start,
             status.high,
+            "",
+            answer.missing,
         )
         return [*effects, Send(sender, resent)]
+
+    # --- For another storage node, whose log is damaged -----------------------------------
+
+    def ask_entries(
+        self, sender: NodeId, ask: AskEntries, log: PartLog | None, now: float
+    ) -> list[Effect]:
+        """Look entries of a log up for another of the stream's storage nodes."""
+        is_full = self._pages >= MAX_PAGES or self._per_peer.get(sender, 0) >= MAX_PAGES_PER_PEER
+        if is_full or log is None or not log.is_active or sender not in log.standing.members:
+            return [Send(sender, Entries(ask.ticket, ask.part, ask.start))]
+        self._count(sender)
+        then = partial(self._found_hash, sender, ask, log)
+        return [self._disk.find(HashAt(ask.part, ask.start), then)]
+
+    def _found_hash(
+        self, sender: NodeId, ask: AskEntries, log: PartLog, answer: Answer, now: float
+    ) -> list[Effect]:
+        end = min(ask.end, log.standing.state.length)
+        if answer.problem or not answer.hash or ask.start >= end:
+            self._discount(sender)
+            return [Send(sender, Entries(ask.ticket, ask.part, ask.start))]
+        page = Page(ask.part, Selection(start=ask.start, end=end), end, PAGE_BYTES)
+        then = partial(self._found_entries, sender, ask, log, answer.hash)
+        return [self._disk.find(page, then)]
+
+    def _found_entries(
+        self,
+        sender: NodeId,
+        ask: AskEntries,
+        log: PartLog,
+        hashed: bytes,
+        answer: Answer,
+        now: float,
+    ) -> list[Effect]:
+        self._discount(sender)
+        effects = self._on_damage(log, now) if answer.missing else []
+        entries: list[Entry] = []
+        at = ask.start
+        for row in answer.placed:
+            if row.offset != at:
+                break  # what is damaged is missing here
+            at += peek(row.entry.frame).count
+            if at > ask.end:
+                break
+            entries.append(row.entry)
+        found = Entries(ask.ticket, ask.part, ask.start, hashed, tuple(entries))
+        return [*effects, Send(sender, found)]
 
     def sizes(self) -> Sizes:
         """Return the tables with their bounds."""

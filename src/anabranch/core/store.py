@@ -10,13 +10,21 @@ one hash are the same log.
 """
 
 import hashlib
+from collections.abc import Sequence
 
 import msgspec
 
 from anabranch.core.errors import LocalError
-from anabranch.core.ids import NODE_ID_BYTES, NodeId, StreamPart
+from anabranch.core.ids import MAX_SKEW_S, NODE_ID_BYTES, SEQUENCE_BITS, NodeId, StreamPart
 from anabranch.core.messages.registry import NO_HASH
-from anabranch.core.messages.storage import Entry, FrameName, Selection
+from anabranch.core.messages.storage import (
+    MAX_NUMBER,
+    MAX_SPANS,
+    Entry,
+    FrameName,
+    Selection,
+    Span,
+)
 
 NOBODY = NodeId(bytes(NODE_ID_BYTES))
 DIVERGED = "diverged"  # how the problem of a write begins that cannot be true
@@ -26,11 +34,33 @@ class StoreError(LocalError):
     """The disk does not do what it should: nothing was changed; the text says what to do."""
 
 
+class InUseError(StoreError):
+    """Another process has the file."""
+
+
 class DivergedError(StoreError):
     """A frame was to get a second place in a log: whoever has it so is wrong."""
 
     def __init__(self, part: StreamPart, chain: bytes, last: int) -> None:
         super().__init__(f"{DIVERGED}: frame {chain.hex()} {last} would be in {part} twice")
+
+
+class Missing(msgspec.Struct, frozen=True):
+    """A hole in a log: offsets from `start` up to `end` that were there and are damaged.
+
+    It is filled from the left with entries of another storage node. Up to `filled` there are some,
+    which are not shown before the hole is closed: only the last one proves that all are right.
+    """
+
+    start: int
+    end: int
+    filled: int
+    before_ms: int = MAX_NUMBER  # no message of it was published later
+
+    @property
+    def span(self) -> Span:
+        """Its offsets."""
+        return Span(self.start, self.end)
 
 
 class LogState(msgspec.Struct, frozen=True):
@@ -45,6 +75,7 @@ class LogState(msgspec.Struct, frozen=True):
     high: int = 0  # all before this offset is settled
     hash: bytes = NO_HASH  # of the log, at its end
     held: int = 0  # frames without a place in the log
+    missing: tuple[Missing, ...] = ()  # its holes, in order
 
 
 class Placed(msgspec.Struct, frozen=True, gc=False):
@@ -137,11 +168,17 @@ class Settle(msgspec.Struct, frozen=True):
     high: int
 
 
-class Repair(msgspec.Struct, frozen=True):
-    """Replace a damaged frame by a good copy, in its old place; not one that is undamaged."""
+class Fill(msgspec.Struct, frozen=True):
+    """Put entries of another node's log into a hole of ours, where it is filled up to `offset`.
+
+    `hash` is that of the other log there. When the hole is full and its hashes do not lead to what
+    follows, all that was filled in is dropped. A Fill that fits no hole does nothing.
+    """
 
     part: StreamPart
-    frame: bytes
+    offset: int
+    hash: bytes
+    entries: tuple[Entry, ...]
 
 
 class Delete(msgspec.Struct, frozen=True):
@@ -151,17 +188,7 @@ class Delete(msgspec.Struct, frozen=True):
 
 
 LogWrite = (
-    Keep
-    | Order
-    | OrderHeld
-    | Copy
-    | Truncate
-    | Restart
-    | Promise
-    | Adopt
-    | Settle
-    | Repair
-    | Delete
+    Keep | Order | OrderHeld | Copy | Truncate | Restart | Promise | Adopt | Settle | Fill | Delete
 )
 
 
@@ -194,14 +221,55 @@ class HashAt(msgspec.Struct, frozen=True):
     offset: int
 
 
-LogQuery = Page | Named | HashAt
+class Lacking(msgspec.Struct, frozen=True):
+    """The holes of a log."""
+
+    part: StreamPart
+
+
+LogQuery = Page | Named | HashAt | Lacking
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What was found. What is damaged is never among it, but named."""
+    """The answer to a query. It has no damaged frame; `missing` names the damaged offsets."""
 
     placed: tuple[Placed, ...] = ()
     following: Selection | None = None
     hash: bytes = b""
-    damaged: tuple[FrameName, ...] = ()
+    missing: tuple[Span, ...] = ()
+    lacking: tuple[Missing, ...] = ()  # the answer to Lacking
     problem: str = ""
+
+
+# How far a publisher's clock may be ahead of the leader's, and leaders' clocks of each other.
+CLOCKS_MS = 60_000 + int(MAX_SKEW_S * 1000)
+
+
+def spans_for(
+    missing: Sequence[Missing], wanted: Selection, end: int, after: int = 0
+) -> tuple[Span, ...]:
+    """Return what a page lacks: in the order of offsets, of those up to `end`.
+
+    In the order of numbers every hole counts in which a message may have a number that is wanted,
+    and above `after`, where the page begins.
+    """
+    if wanted.by_number:
+        after_ms = max(wanted.after, after) >> SEQUENCE_BITS
+        spans = [hole.span for hole in missing if hole.before_ms >= after_ms]
+    else:
+        cut = [(max(hole.start, wanted.start), min(hole.end, end)) for hole in missing]
+        spans = [Span(start, stop) for start, stop in cut if start < stop]
+    if len(spans) > MAX_SPANS:
+        spans[MAX_SPANS - 1 :] = [Span(spans[MAX_SPANS - 1].start, spans[-1].end)]
+    return tuple(spans)
+
+
+def with_hole(missing: Sequence[Missing], hole: Missing) -> tuple[Missing, ...]:
+    """Add a hole to others, in order; those that it touches become one with it, and empty."""
+    apart = [each for each in missing if each.end < hole.start or each.start > hole.end]
+    touching = [each for each in missing if each not in apart]
+    start = min([hole.start, *(each.start for each in touching)])
+    end = max([hole.end, *(each.end for each in touching)])
+    before_ms = max([hole.before_ms, *(each.before_ms for each in touching)])
+    whole = Missing(start, end, start, before_ms)
+    return tuple(sorted([*apart, whole], key=lambda each: each.start))

@@ -7,7 +7,7 @@ import msgspec
 
 from anabranch.core.ids import ChainKey, NodeId, StreamPart
 from anabranch.core.messages import Acknowledged
-from anabranch.core.messages.storage import Selection
+from anabranch.core.messages.storage import Selection, Span
 from anabranch.core.store import Answer, LogQuery, LogState, LogWrite, Placed
 
 # --- What can happen ------------------------------------------------------------------------
@@ -52,6 +52,12 @@ class Wrote(msgspec.Struct):
     placed: tuple[tuple[StreamPart, tuple[Placed, ...]], ...] = ()
 
 
+class Damaged(msgspec.Struct, frozen=True):
+    """The store has found that something of a log is damaged, or is not any more."""
+
+    part: StreamPart
+
+
 class Found(msgspec.Struct):
     """The answer to a Find."""
 
@@ -87,6 +93,7 @@ class HistoryEnded(msgspec.Struct, gc=False):
 
     to: int
     problem: str = ""
+    lost: tuple[Span, ...] = ()  # offsets of it that are damaged at all storage nodes
 
 
 class Receipt(msgspec.Struct):

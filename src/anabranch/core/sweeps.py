@@ -171,7 +171,8 @@ class Sweeps:
     ) -> tuple[list[Effect], Selection | None]:
         """Take what has not come; return what is to be looked at next."""
         effects: list[Effect] = []
-        is_good = answer.following is None or leads_on(asked, answer.following)
+        leads = answer.following is None or leads_on(asked, answer.following)
+        is_good = leads and not answer.missing
         for frame in answer.frames:
             head = self._inspector.fits(sweep.key, _ALL, frame)
             if head is not None and not self._wants(sweep.key, head):

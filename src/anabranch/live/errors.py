@@ -1,5 +1,7 @@
 """What can go wrong for a user of the network: one type for each thing to do about it."""
 
+from collections.abc import Iterable
+
 
 class AnabranchError(Exception):
     """Base of all errors of the live network; the text says what to do."""
@@ -33,7 +35,14 @@ class NotStored(AnabranchError):
 
 
 class HistoryLost(AnabranchError):
-    """Not all of the history that was asked for could be had."""
+    """Not all of the history that was asked for could be had.
+
+    `lost` has the offsets that are damaged at every storage node, as (first, end) without the end.
+    """
+
+    def __init__(self, text: str, lost: Iterable[tuple[int, int]] = ()) -> None:
+        super().__init__(text)
+        self.lost = tuple(lost)
 
 
 class TooLarge(AnabranchError):

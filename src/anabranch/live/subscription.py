@@ -85,7 +85,8 @@ class Subscription:
         *("_arriving", "_bound", "_by_time", "_discarding", "_enter", "_entered", "_failure"),
         *("_frames", "_gaps", "_has_reader", "_leave", "_missed_since", "_on_missed", "_open"),
         *("_pages", "_past", "_ready", "_waiting_bytes", "_waiting_gaps", "_waiting_messages"),
-        *("gaps", "missed", "news", "parts", "plan", "problem", "reads", "tickets", "unreadable"),
+        *("gaps", "lost", "missed", "news", "parts", "plan", "problem", "reads", "tickets"),
+        *("unreadable",),
         "__weakref__",
     )
 
@@ -107,6 +108,7 @@ class Subscription:
         self.unreadable = 0
         self.gaps = 0
         self.problem = ""
+        self.lost: list[tuple[int, int]] = []  # damaged offsets: first, behind the last
         self.plan = plan
         self.tickets: dict[int, StreamPart] = {}  # under which the parts are read in order
         self._past: dict[int, Callable[[int], None]] = {}  # those whose history is being read,
@@ -317,13 +319,15 @@ class Subscription:
 
     def _end_history(self, ended: HistoryEnded) -> None:
         del self._past[ended.to]
+        self.lost += [(span.start, span.end) for span in ended.lost]
         if ended.problem:
             self.problem = _WHY.get(ended.problem, ended.problem)
         elif self.unreadable:
             self.problem = UNREAD
         if not self.plan.live and not self._past:
             if self.problem:
-                self._failure = HistoryLost(f"the history is not complete: {self.problem}")
+                text = f"the history is not complete: {self.problem}"
+                self._failure = HistoryLost(text, self.lost)
             self.close()
 
     def _open_frame(self, deliver: Deliver, at: float, is_past: bool) -> None:

@@ -12,29 +12,40 @@ import msgspec
 from anabranch.core.frames import peek
 from anabranch.core.ids import FrameHead, StreamPart
 from anabranch.core.messages.registry import NO_HASH
-from anabranch.core.messages.storage import MAX_NUMBER, MAX_PAGE_FRAMES, Entry, FrameName, Selection
+from anabranch.core.messages.storage import (
+    MAX_NUMBER,
+    MAX_PAGE_FRAMES,
+    Entry,
+    FrameName,
+    Selection,
+    Span,
+)
 from anabranch.core.store import (
     Adopt,
     Answer,
     Copy,
     Delete,
     DivergedError,
+    Fill,
     HashAt,
     Keep,
+    Lacking,
     LogQuery,
     LogState,
     LogWrite,
+    Missing,
     Named,
     Order,
     OrderHeld,
     Page,
     Placed,
     Promise,
-    Repair,
     Restart,
     Settle,
     Truncate,
     hash_after,
+    spans_for,
+    with_hole,
 )
 
 Place = tuple[int, bytes]  # (last number, chain): a frame's name, in the order of numbers
@@ -60,6 +71,7 @@ class _PartLog:
         self.rows: dict[Place, _Row] = {}
         self.by_number: list[Place] = []
         self.log: list[tuple[int, Place, bytes]] = []  # offset, frame, hash before it
+        self.filling: dict[int, list[Entry]] = {}  # what was filled into a hole, by its start
 
     def keep(self, frame: bytes, came_ms: int) -> _Row:
         """Return the row of a frame, which is held if it was not there."""
@@ -92,7 +104,11 @@ class _PartLog:
             row.entry, row.offset = Entry(0, row.entry.placed_ms, row.entry.frame), None
             self.change(length=offset, hash=before, held=self.state.held + 1)
         assert self.state.length == length, "a log is cut where a frame begins"
-        self.change(high=min(self.state.high, length))
+        cut = [msgspec.structs.replace(hole, end=min(hole.end, length)) for hole in self.holes]
+        self.change(
+            high=min(self.state.high, length),
+            missing=tuple(hole for hole in cut if hole.start < hole.end),
+        )
 
     def clear(self, offset: int, hashed: bytes) -> None:
         """Delete what is in the log, and let it begin anew."""
@@ -100,7 +116,47 @@ class _PartLog:
             del self.rows[place]
             del self.by_number[bisect_left(self.by_number, place)]
         self.log.clear()
+        self.filling.clear()
+        self.change(missing=())
         self.change(start=offset, length=offset, high=offset, hash=hashed)
+
+    @property
+    def holes(self) -> tuple[Missing, ...]:
+        """What is damaged."""
+        return self.state.missing
+
+    def lose(self, row: _Row) -> None:
+        """Let a frame be damaged."""
+        place = (row.head.last, bytes(row.head.chain))
+        if row.offset is None:
+            del self.rows[place]
+            del self.by_number[bisect_left(self.by_number, place)]
+            self.change(held=self.state.held - 1)
+            return
+        row.damaged = True
+        end = row.offset + row.head.count
+        self.change(missing=with_hole(self.holes, Missing(row.offset, end, row.offset)))
+        starts = {hole.start for hole in self.holes if hole.filled > hole.start}
+        self.filling = {at: rows for at, rows in self.filling.items() if at in starts}
+
+    def fill(self, hole: Missing, hashed: bytes, entries: Sequence[Entry]) -> None:
+        """Put entries into a hole; when it is full, see that they are what was there."""
+        filled = self.filling.setdefault(hole.start, [])
+        filled += entries
+        at = hole.filled + sum(peek(entry.frame).count for entry in entries)
+        rows = [(offset, self.rows[place]) for offset, place, _ in self.log]
+        lost = [row for offset, row in rows if hole.start <= offset < hole.end]
+        is_right = filled == [row.entry for row in lost]
+        if at == hole.end and is_right:
+            for row in lost:
+                row.damaged = False
+        if at >= hole.end:
+            del self.filling[hole.start]
+        others = [each for each in self.holes if each != hole]
+        if at < hole.end or not is_right:
+            filled_to = at if at < hole.end else hole.start
+            others.append(msgspec.structs.replace(hole, filled=filled_to))
+        self.change(missing=tuple(sorted(others, key=lambda each: each.start)))
 
     def change(self, **fields: object) -> None:
         """Change the state."""
@@ -110,6 +166,7 @@ class _PartLog:
         """Return what stays as it is while this one changes."""
         other = _PartLog(self.state.part)
         other.state, other.by_number, other.log = self.state, self.by_number[:], self.log[:]
+        other.filling = {at: list(rows) for at, rows in self.filling.items()}
         other.rows = {place: msgspec.structs.replace(row) for place, row in self.rows.items()}
         return other
 
@@ -155,10 +212,12 @@ class MemoryStore:
         log = self._parts.get(query.part) or _PartLog(query.part)
         if type(query) is HashAt:
             return Answer(hash=_hash_at(log, query.offset))
+        if type(query) is Lacking:
+            return Answer(lacking=log.holes)
         if type(query) is Named:
             places = [(name.last, bytes(name.chain)) for name in query.names]
             rows = [log.rows[place] for place in places if place in log.rows]
-            return _answer(rows, None)
+            return _answer([row for row in rows if not row.damaged], None)
         assert type(query) is Page
         if query.selection.by_number:
             return _by_number(log, query)
@@ -166,7 +225,8 @@ class MemoryStore:
 
     def damage(self, part: StreamPart, name: FrameName) -> None:
         """Let a frame be damaged, as a disk may."""
-        self._parts[part].rows[name.last, bytes(name.chain)].damaged = True
+        log = self._parts[part]
+        log.lose(log.rows[name.last, bytes(name.chain)])
 
 
 def _keep(log: _PartLog, write: Keep) -> list[Placed]:
@@ -231,12 +291,10 @@ def _settle(log: _PartLog, write: Settle) -> list[Placed]:
     return []
 
 
-def _repair(log: _PartLog, write: Repair) -> list[Placed]:
-    head = peek(write.frame)
-    row = log.rows.get((head.last, bytes(head.chain)))
-    if row is not None and row.damaged:
-        row.damaged = False
-        row.entry = msgspec.structs.replace(row.entry, frame=write.frame)
+def _fill(log: _PartLog, write: Fill) -> list[Placed]:
+    hole = next((hole for hole in log.holes if hole.filled == write.offset), None)
+    if hole is not None:
+        log.fill(hole, write.hash, write.entries)
     return []
 
 
@@ -254,7 +312,7 @@ _WRITERS: dict[type, Callable[..., list[Placed]]] = {
     Promise: _promise,
     Adopt: _adopt,
     Settle: _settle,
-    Repair: _repair,
+    Fill: _fill,
     Delete: _delete,
 }
 
@@ -262,6 +320,8 @@ _WRITERS: dict[type, Callable[..., list[Placed]]] = {
 def _hash_at(log: _PartLog, offset: int) -> bytes:
     if offset == log.state.length:
         return log.state.hash
+    if any(hole.start < offset < hole.end for hole in log.holes):
+        return b""
     at = bisect_left(log.log, offset, key=lambda row: row[0])
     return log.log[at][2] if at < len(log.log) and log.log[at][0] == offset else b""
 
@@ -269,31 +329,43 @@ def _hash_at(log: _PartLog, offset: int) -> bytes:
 def _by_offset(log: _PartLog, query: Page) -> Answer:
     wanted = query.selection
     end = min(wanted.end, query.limit)
-    rows = [log.rows[place] for offset, place, _ in log.log if offset < end]
+    is_dense = not (wanted.whose or wanted.after or wanted.upto < MAX_NUMBER)
+    placed = [log.rows[place] for offset, place, _ in log.log if offset < end]
+    if wanted.last and is_dense and placed:
+        start = max(wanted.start, _offset(placed[-1]) + placed[-1].head.count - wanted.last)
+        wanted = msgspec.structs.replace(wanted, start=start, last=0)
+    rows = [row for row in placed if not row.damaged]
     ends = [row for row in rows if _offset(row) + row.head.count > wanted.start]
     matching = [row for row in ends if _matches(row.head, wanted)]
     if wanted.last:
         matching = _last(matching, wanted.last)
+        begin = _offset(matching[0]) if matching else wanted.start
+        wanted = msgspec.structs.replace(wanted, start=max(begin, wanted.start))
     page = _page(matching, query.size_bytes)
     if len(page) == len(matching):
-        return _answer(page, None)
+        return _answer(page, None, spans_for(log.holes, wanted, end))
     after = _offset(page[-1]) + page[-1].head.count
-    return _answer(page, msgspec.structs.replace(wanted, start=after, last=0))
+    missing = spans_for(log.holes, wanted, after)
+    return _answer(page, msgspec.structs.replace(wanted, start=after, last=0), missing)
 
 
 def _by_number(log: _PartLog, query: Page) -> Answer:
     wanted = query.selection
-    rows = [log.rows[place] for place in log.by_number]
+    rows = [log.rows[place] for place in log.by_number if not log.rows[place].damaged]
     if wanted.cursor:
         rows = [row for row in rows if _cursor(row) > wanted.cursor]
     matching = [row for row in rows if _matches(row.head, wanted)]
     if wanted.last:
         matching = _last(matching, wanted.last)
     page = _page(matching, query.size_bytes)
+    begin = int.from_bytes(wanted.cursor[:8])
+    if wanted.last and page:
+        begin = page[0].head.first
+    missing = spans_for(log.holes, wanted, MAX_NUMBER, begin)
     if len(page) == len(matching):
-        return _answer(page, None)
+        return _answer(page, None, missing)
     following = msgspec.structs.replace(wanted, cursor=_cursor(page[-1]), last=0)
-    return _answer(page, following)
+    return _answer(page, following, missing)
 
 
 def _matches(head: FrameHead, wanted: Selection) -> bool:
@@ -322,10 +394,11 @@ def _page(rows: list[_Row], size_bytes: int) -> list[_Row]:
     return page
 
 
-def _answer(rows: list[_Row], following: Selection | None) -> Answer:
-    good = tuple(Placed(row.offset, row.entry) for row in rows if not row.damaged)
-    bad = tuple(FrameName(row.head.chain, row.head.last) for row in rows if row.damaged)
-    return Answer(good, following, damaged=bad)
+def _answer(
+    rows: list[_Row], following: Selection | None, missing: tuple[Span, ...] = ()
+) -> Answer:
+    placed = tuple(Placed(row.offset, row.entry) for row in rows)
+    return Answer(placed, following, missing=missing)
 
 
 def _offset(row: _Row) -> int:

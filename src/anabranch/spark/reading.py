@@ -82,7 +82,8 @@ class RangeReader:
         self._selected = task.selected
         self._ring = KeyRing(options.access, task.stored)
         self._as_frames = options.verify or not task.stored.is_public
-        self._lost: dict[NodeId, int] = {}  # where the log begins at storage nodes
+        self._lost: dict[NodeId, int] = {}  # where what can be read begins at storage nodes
+        self._damaged: dict[NodeId, int] = {}  # of these: those where a part of it is damaged
         self._problem: AnabranchError | None = None
 
     def read(self) -> Iterator["pyarrow.RecordBatch"]:
@@ -96,7 +97,7 @@ class RangeReader:
                 if self.position >= self._end:
                     return
             if self.position > before:
-                self._lost.clear()  # it was about what lies behind us
+                self._forget_lost()  # it was about what lies behind us
                 until, pause_s = time.monotonic() + PATIENCE_S, FIRST_PAUSE_S
                 continue
             is_late = time.monotonic() > until
@@ -123,6 +124,8 @@ class RangeReader:
                 begin = error.body.get("start")
                 if type(begin) is int and begin > self.position:  # else it contradicts itself
                     self._lost[node] = begin
+            elif (behind := error.damaged_upto(self.position)) is not None:
+                self._lost[node] = self._damaged[node] = min(behind, self._end)
         except AnabranchError as error:
             if isinstance(error, HistoryLost):
                 raise  # no other storage node has the key
@@ -172,14 +175,20 @@ class RangeReader:
     def _skip(self) -> None:
         """Go on where the log begins now, if that is what the reader wants."""
         begin = min(self._lost.values())
-        lost = f"offsets {self.position} to {begin - 1} of {self._part} are not kept any more"
+        why = "damaged at every storage node" if self._damaged else "not kept any more"
+        offsets = f"offsets {self.position} to {begin - 1} ({begin - self.position} messages)"
+        lost = f"{offsets} of {self._part} are {why}"
         if self._options.fail_on_data_loss:
             raise HistoryLost(
                 f"{lost}: begin at {begin}, or set failOnDataLoss to false to go on without them"
             )
         logger.warning("%s: going on at %d", lost, begin)
         self.position = begin
+        self._forget_lost()
+
+    def _forget_lost(self) -> None:
         self._lost.clear()
+        self._damaged.clear()
 
     def _failure(self) -> AnabranchError:
         text = f"{self._part} cannot be read from offset {self.position} on: {self._problem}"

@@ -61,7 +61,7 @@ def drain(store: Store, part: StreamPart, **selected: object) -> list[Placed]:
     selection: Selection | None = Selection(**selected)  # type: ignore[arg-type]
     while selection is not None:
         answer = store.find(Page(part, selection, MAX_NUMBER, PAGE_BYTES))
-        assert not answer.damaged
+        assert not answer.missing
         assert not answer.problem
         placed += answer.placed
         selection = answer.following

@@ -12,6 +12,7 @@ from anabranch.core.ids import show
 from anabranch.live.errors import NetworkUnreachable, NoSuchStream, NotPermitted
 from anabranch.live.storage import ranges
 from anabranch.live.storage.columnar import (
+    BrokenOffError,
     Offsets,
     RefusedError,
     read_batches,
@@ -190,8 +191,14 @@ def test_a_damaged_frame_is_never_served_or_passed_over() -> None:
     shelf.damage(made[1])
     with serving(shelf) as http:
         for options in ({}, {"publisher": show(writer.signer.node)}, {"form": "frames"}):
+            batches = read_batches(http.address, PART.stream, **options)
+            with batches, pytest.raises(BrokenOffError) as broken:
+                assert [row for batch in batches for row in batch.column("offset").to_pylist()]
+            assert broken.value.position == 1
             with pytest.raises(RefusedError, match="ask another storage node") as caught:
-                read_batches(http.address, PART.stream, **options)
+                read_batches(http.address, PART.stream, 0, 1, **options)
             assert caught.value.problem == "damaged"
+            assert caught.value.body["missing"] == [[1, 2]]
+            assert caught.value.damaged_upto(1) == 2
         assert values(http, 0, 1) == [0]
         assert values(http, 2, 3) == [2]

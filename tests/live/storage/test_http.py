@@ -13,8 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from anabranch.core.changes import Right
 from anabranch.core.errors import LocalError
 from anabranch.core.ids import show
-from anabranch.core.store import Keep
+from anabranch.core.store import Keep, Missing
 from anabranch.live.storage import http as storage_http
+from anabranch.live.storage.damage import Damage
 from anabranch.live.storage.http import PAGES, StorageHttp
 from anabranch.live.storage.tokens import authorization, make_token
 from live.storage.shelf import (
@@ -83,6 +84,27 @@ def test_health_says_who_it_is_and_what_is_wrong() -> None:
     assert (body["node"], body["network"]) == (show(NODE), NETWORK.hex())
     status, body = ask(filled(), "/health", problem=lambda: "the disk is full: make room")
     assert (status, body["error"]) == (503, "the disk is full: make room")
+
+
+def test_health_and_metrics_say_what_is_damaged_until_it_is_repaired() -> None:
+    hole = Missing(3, 5, 3)
+    damage = Damage({PART: (hole,)}, scrub={"progress": 0.25, "finished_s": 7.0})
+    status, body = ask(filled(), "/health", damage=lambda: damage)
+    assert (status, body["status"], body["damage"]["messages"]) == (503, "damaged", 2)
+    place = {"stream": PART.stream, "partition": PART.partition}
+    assert body["damage"]["ranges"] == [{**place, "start": 3, "end": 5}]
+    assert body["scrub"]["progress"] == 0.25
+    assert body["error"].startswith("2 messages in 1 ranges of offsets are damaged")
+    with (
+        serving(filled(), damage=lambda: damage) as http,
+        urlopen(f"{http.address}/metrics") as answer,
+    ):
+        shown = answer.read().decode()
+    assert "anabranch_storage_damaged_messages 2.0" in shown
+    assert "anabranch_storage_scrub_progress 0.25" in shown
+    status, body = ask(filled(), "/health", damage=lambda: Damage(is_rebuilding=True))
+    assert (status, body["damage"]["rebuilding"]) == (503, True)
+    assert ask(filled(), "/health", damage=Damage)[0] == 200
 
 
 def test_parts_say_how_their_logs_stand() -> None:

@@ -130,7 +130,10 @@ def test_a_store_that_finds_too_little_is_not_believed() -> None:
     reader = RangeReader(Wanted(PART, 0, 5), forgetful, shelf.status)
     with pytest.raises(RequestError) as caught:
         asyncio.run(reader.read_page())
-    assert (caught.value.problem, caught.value.details) == ("damaged", {"offset": 4})
+    assert (caught.value.problem, caught.value.details) == (
+        "damaged",
+        {"offset": 4, "missing": [[4, 5]]},
+    )
 
 
 def test_a_disk_that_fails_is_said() -> None:

@@ -29,7 +29,9 @@ from anabranch.core.messages.registry import (
 )
 from anabranch.core.messages.storage import (
     Acknowledged,
+    AskEntries,
     AskStored,
+    Entries,
     Fetch,
     Fetched,
     Hand,
@@ -64,8 +66,8 @@ AboutRegistry = (
     | ListHeads
     | HeadList
 )
-Bulk = Resent | Hand | Fetched  # what holds frames, and may be as large as they are
-AboutStorage = Resend | AskStored | Acknowledged | Vote | Voted | Lead | Fetch | Bulk
+Bulk = Resent | Hand | Fetched | Entries  # what holds frames, and may be as large as they are
+AboutStorage = Resend | AskStored | Acknowledged | Vote | Voted | Lead | Fetch | AskEntries | Bulk
 Small = (
     AboutParts
     | AboutKeys
@@ -78,6 +80,7 @@ Small = (
     | Voted
     | Lead
     | Fetch
+    | AskEntries
 )
 Control = Small | Bulk
 
@@ -88,6 +91,7 @@ __all__ = [
     "AboutStorage",
     "AboutTrackers",
     "Acknowledged",
+    "AskEntries",
     "AskStored",
     "Bulk",
     "Bye",
@@ -97,6 +101,7 @@ __all__ = [
     "ChainPage",
     "Contact",
     "Control",
+    "Entries",
     "Fetch",
     "Fetched",
     "Got",

@@ -24,6 +24,7 @@ MAX_LAST = 10_000_000
 MAX_PAGE_FRAMES = 4_096
 PAGE_BYTES = 256 * 1024  # of the frames of a page; a larger frame goes alone
 MAX_NAMED = 1_024
+MAX_SPANS = 1_024  # of offsets that one answer names as lacking
 CURSOR_BYTES = 8 + CHAIN_KEY_BYTES
 FRAME_OVERHEAD_BYTES = 139  # a frame's head and signature (frames.py)
 
@@ -53,6 +54,16 @@ class Selection(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     cursor: Annotated[bytes, msgspec.Meta(max_length=CURSOR_BYTES)] = b""
 
 
+class Span(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The offsets from `start` up to `end`, without `end`."""
+
+    start: Offset
+    end: Offset
+
+
+Spans = Annotated[tuple[Span, ...], msgspec.Meta(max_length=MAX_SPANS)]
+
+
 # --- Readers --------------------------------------------------------------------------------
 
 
@@ -78,6 +89,9 @@ class Resent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     start: Offset = 0
     high: Offset = 0
     problem: Problem = ""
+    # In the order of offsets: those between the ends of the page that are damaged at this node. In
+    # the order of numbers: those of the log, since the numbers of lost messages are not known.
+    missing: Spans = ()
 
 
 # --- Publishers -----------------------------------------------------------------------------
@@ -199,14 +213,40 @@ class Fetched(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     entries: Annotated[tuple[Entry, ...], msgspec.Meta(max_length=MAX_PAGE_FRAMES)] = ()
 
 
+class AskEntries(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=64):
+    """Send the entries of a log from `start` on, up to `end`: they are damaged at the sender."""
+
+    ticket: Ticket
+    part: StreamPart
+    start: Offset
+    end: Offset
+
+
+class Entries(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=65):
+    """Entries of a log without a hole, from the offset on that was asked for; none if it lacks it.
+
+    `hash` is that of the log at this offset. The requester checks that the entries lead from there
+    to the hash of its own log behind the hole.
+    """
+
+    ticket: Ticket
+    part: StreamPart
+    offset: Offset
+    hash: Hash = NO_HASH
+    entries: Annotated[tuple[Entry, ...], msgspec.Meta(max_length=MAX_PAGE_FRAMES)] = ()
+
+
 __all__ = [
     "HASH_BYTES",
     "MAX_NAMED",
     "MAX_NUMBER",
     "MAX_PAGE_FRAMES",
+    "MAX_SPANS",
     "PAGE_BYTES",
     "Acknowledged",
+    "AskEntries",
     "AskStored",
+    "Entries",
     "Entry",
     "Fetch",
     "Fetched",
@@ -217,6 +257,7 @@ __all__ = [
     "Resend",
     "Resent",
     "Selection",
+    "Span",
     "Vote",
     "Voted",
 ]

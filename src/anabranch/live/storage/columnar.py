@@ -22,6 +22,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import msgspec
 
 from anabranch.core.errors import LocalError
+from anabranch.core.messages.storage import MAX_NUMBER
 from anabranch.live.errors import AnabranchError, NetworkUnreachable, NoSuchStream, NotPermitted
 from anabranch.live.storage.columns import END_OF_STREAM, FRAMES, KEY, MESSAGES, arrow
 from anabranch.live.storage.tokens import authorization
@@ -43,6 +44,14 @@ class RefusedError(AnabranchError):
         self.status = status
         self.problem = str(body.get("problem", ""))
         self.body = body
+
+    def damaged_upto(self, position: int) -> int | None:
+        """Return up to which offset it is damaged there from this one on; None: it is not that."""
+        missing = self.body.get("missing")
+        first = missing[0] if self.problem == "damaged" and isinstance(missing, list) else None
+        if not isinstance(first, list) or [type(each) for each in first] != [int, int]:
+            return None
+        return first[1] if first[0] <= position < first[1] <= MAX_NUMBER else None
 
 
 class BrokenOffError(AnabranchError):

@@ -7,6 +7,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from anabranch.core.ids import NodeId, StreamPart
+from anabranch.live.storage.damage import Damage
 from anabranch.live.storage.ranges import LogStatus, Status
 
 MAX_PARTS_SHOWN = 1_000  # the longest logs: every label costs whoever collects the figures
@@ -32,12 +33,14 @@ class StorageFigures(Collector):
         status: Status,
         counts: Mapping[str, int],
         readers: Callable[[], int],
+        damage: Callable[[], Damage] = Damage,
     ) -> None:
         self._node = node
         self._parts = parts
         self._status = status
         self._counts = counts
         self._readers = readers
+        self._damage = damage
 
     def collect(self) -> Iterator[Metric]:
         """Return all figures."""
@@ -48,6 +51,20 @@ class StorageFigures(Collector):
         yield GaugeMetricFamily("anabranch_storage_led_parts", "Of these, led from here.", led)
         yield GaugeMetricFamily(
             "anabranch_storage_readers", "Ranges that are being read over HTTP.", self._readers()
+        )
+        damage = self._damage()
+        yield GaugeMetricFamily(
+            "anabranch_storage_damaged_messages",
+            "Messages that are damaged on the disk and not repaired yet.",
+            damage.messages,
+        )
+        yield GaugeMetricFamily(
+            "anabranch_storage_scrub_progress", "Share of the scrub that is done.", damage.progress
+        )
+        yield GaugeMetricFamily(
+            "anabranch_storage_scrub_finished_seconds",
+            "When a scrub has last come to its end.",
+            damage.finished_s,
         )
         done = CounterMetricFamily(
             "anabranch_storage_http", "What was done for readers over HTTP.", labels=["what"]

@@ -30,6 +30,7 @@ from anabranch.core.ids import (
 )
 from anabranch.live.page_server import DEFAULT_LIMITS, PageLimits, PageServer
 from anabranch.live.storage.columns import END_OF_STREAM, arrow
+from anabranch.live.storage.damage import Damage
 from anabranch.live.storage.figures import StorageFigures
 from anabranch.live.storage.ranges import (
     Find,
@@ -54,7 +55,7 @@ ARROW_STREAM = "application/vnd.apache.arrow.stream"
 Json = dict[str, Any]
 Sizes = Callable[[], Awaitable[Mapping[StreamPart, int]]]  # bytes on the disk
 PAGES = {
-    "/health": "whether all is well: 200, or 503 and the problem",
+    "/health": "whether all is well: 200, or 503 and the problem; what is damaged, and the scrub",
     "/parts": "the stream parts that are stored here, and how their logs stand: ?limit=1000",
     "/streams/{stream}/partitions/{partition}/offsets": "what can be read: the first offset, and "
     "that behind the last; ?timestamp_ms=T adds the first whose message is of that time or later",
@@ -75,6 +76,11 @@ class Rights(Protocol):
 def all_is_well() -> str:
     """Name no problem."""
     return ""
+
+
+def undamaged() -> Damage:
+    """Know of no damage."""
+    return Damage()
 
 
 async def unmeasured() -> Mapping[StreamPart, int]:
@@ -98,6 +104,7 @@ class StorageHttp:
         host: str = "127.0.0.1",
         port: int = 0,
         problem: Callable[[], str] = all_is_well,
+        damage: Callable[[], Damage] = undamaged,
         sizes: Sizes = unmeasured,
         limits: PageLimits = DEFAULT_LIMITS,
     ) -> None:
@@ -114,12 +121,13 @@ class StorageHttp:
         self._verify = verify
         self._server = PageServer("storage node", host, port, limits)
         self._problem = problem
+        self._damage = damage
         self._sizes = sizes
         self._searches = 0
         self._started_at = clock()
         self._collectors = CollectorRegistry(auto_describe=False)
         self._collectors.register(
-            StorageFigures(node, parts, status, self.counts, lambda: self.readers)
+            StorageFigures(node, parts, status, self.counts, lambda: self.readers, damage)
         )
         self._collectors.register(self._server.figures)
 
@@ -151,13 +159,17 @@ class StorageHttp:
         return _answer({**self._identity(), "pages": PAGES})
 
     async def _health(self, request: web.Request) -> web.Response:
-        problem = self._problem()
+        damage = self._damage()
+        problem = self._problem() or damage.problem
+        failing = "failing" if self._problem() else "damaged"
         found = {
-            "status": "failing" if problem else "ok",
+            "status": failing if problem else "ok",
             **self._identity(),
             "uptime_s": round(self._clock() - self._started_at, 3),
             "parts": sum(1 for _ in self._parts()),
             "readers": self.readers,
+            "damage": damage.shown(),
+            "scrub": damage.scrub,
         }
         return _answer(found | {"error": problem}, 503) if problem else _answer(found)
 

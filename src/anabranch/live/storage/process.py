@@ -17,19 +17,22 @@ import msgspec
 from anabranch.core.changes import SetStorage, TrackerEntry, named
 from anabranch.core.identity import Identity, KnownKeys, Verify
 from anabranch.core.ids import StreamPart
-from anabranch.core.machine import Find, Found, Write, Wrote
+from anabranch.core.machine import Damaged, Find, Found, Write, Wrote
 from anabranch.core.messages.registry import NETWORK
 from anabranch.core.part_log import LogStatus
 from anabranch.core.registry_reader import RegistryReader
 from anabranch.core.storage import Storage, StorageFactory, UserOf
+from anabranch.core.store import Missing
 from anabranch.live.address import NetworkAddress
 from anabranch.live.client import Network, connect
 from anabranch.live.errors import AnabranchError, Closed
 from anabranch.live.keys import load_or_make_key
 from anabranch.live.page_server import PageLimits
+from anabranch.live.storage.damage import SCRUB_DAYS, Damage
 from anabranch.live.storage.disk import LogDisk
 from anabranch.live.storage.http import StorageHttp
 from anabranch.live.storage.ports import Ports, remember, remembered
+from anabranch.live.storage.scrub import Scrub
 from anabranch.live.storage.sqlite import SqliteLogStore
 from anabranch.live.subscription import Subscription
 from anabranch.live.transports.limits import Prefix
@@ -72,6 +75,7 @@ class StorageProcess:
         ssl: tls.SSLContext | None = None,
         client_ssl: tls.SSLContext | None = None,
         retention: Retention | None = None,
+        scrub_days: float = SCRUB_DAYS,
         recorder: Recorder | None = None,
         trusted: tuple[Prefix, ...] = (),
     ) -> None:
@@ -85,6 +89,8 @@ class StorageProcess:
         self._trusted = trusted  # proxies
         retention = retention or Retention()
         self.store = SqliteLogStore(folder / "logs.sqlite")
+        self.scrub = Scrub(self.store, folder, scrub_days)
+        self._known_damage: dict[StreamPart, tuple[Missing, ...]] = {}
         self._disk = LogDisk(self.store, retention.keep_ms, retention.keep_bytes)
         self.transport = WebSocketTransport(
             self.identity,
@@ -154,6 +160,7 @@ class StorageProcess:
                 port=http_port,
                 verify=KnownKeys().verify,
                 problem=lambda: self.problem,
+                damage=self.damage,
                 sizes=self._sizes,
                 limits=PageLimits(trusted=self._trusted),
             )
@@ -161,6 +168,7 @@ class StorageProcess:
             ports = (self.transport.port, urlsplit(self.http.address).port or 0)
             remember(self._folder, Ports(*ports))
             await self._look()
+            self.scrub.start()
             self._looking = asyncio.create_task(self._keep_looking())
         except BaseException:
             await self.network.close(0.0)
@@ -172,6 +180,7 @@ class StorageProcess:
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
+        await asyncio.to_thread(self.scrub.stop)
         await self.http.stop()
         await self.network.close(0.0)
         await self._disk.close()
@@ -211,6 +220,29 @@ class StorageProcess:
             return status
         return msgspec.structs.replace(status, start=max(status.start, *starts))
 
+    def damage(self) -> Damage:
+        """Return the damage on the disk, and how far the scrub is."""
+        store = self.store
+        return Damage(
+            store.missing(),
+            store.problem,
+            store.is_rebuilding,
+            "" if store.kept_aside is None else str(store.kept_aside),
+            self.scrub.shown(),
+        )
+
+    def _report_damage(self) -> None:
+        """Tell the machine of damage that the scrub, or a reader over HTTP, has found."""
+        missing = self.store.missing()
+        changed = [
+            part
+            for part in dict.fromkeys([*missing, *self._known_damage])
+            if missing.get(part) != self._known_damage.get(part)
+        ]
+        self._known_damage = missing
+        for part in changed:
+            self.network.node.driver.feed(Damaged(part))
+
     async def _sizes(self) -> dict[StreamPart, int]:
         """Return how much of the disk each part takes."""
         rows = self.store.overview()
@@ -221,6 +253,7 @@ class StorageProcess:
     async def _keep_looking(self) -> None:
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
+            self._report_damage()
             try:
                 await self._look()
             except Closed:

@@ -5,7 +5,7 @@ cannot be served is a RequestError, at the first page or at any later one; what 
 is right, and is all there is before the offset where it ended.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
@@ -14,7 +14,7 @@ from anabranch.core import frames
 from anabranch.core.errors import RemoteError
 from anabranch.core.ids import NodeId, StreamPart, number_of
 from anabranch.core.incoming import MAX_SKEW_S
-from anabranch.core.messages.storage import Selection
+from anabranch.core.messages.storage import Selection, Span
 from anabranch.core.store import Answer, LogQuery, Page, Placed
 from anabranch.live.storage.columns import Columns, EncryptedError, HoleError, Wanted
 
@@ -25,6 +25,7 @@ READ_BYTES = 512 * 1024  # of a page: a few milliseconds of work, for which othe
 MAX_SCANS = 1_000  # pages that are looked through for a time
 # The log's own times come from one primary after the other, whose clocks may differ by so much.
 CLOCKS_S = 60.0
+MAX_SHOWN = 8  # damaged ranges that an error names in its text
 
 T = TypeVar("T")
 
@@ -121,14 +122,20 @@ class RangeReader:
             ) from error
         self._check(answer, selection.start, position)
         self._selection = answer.following
+        if answer.missing:  # up to there all is good; the next page says what is not
+            start = answer.missing[0].start
+            self._selection = msgspec.structs.replace(selection, start=start, last=0)
         return batches
 
     def _encode(self, answer: Answer) -> tuple[Answer, list[bytes]]:
         """Make batches where the frames were read: a thread that has to fetch them is slower."""
-        if answer.problem or answer.damaged:
+        if answer.problem:
             return answer, []
-        batches = self._columns.add(answer.placed)
-        if answer.following is None:
+        placed = answer.placed
+        if answer.missing:
+            placed = tuple(row for row in placed if (row.offset or 0) < answer.missing[0].start)
+        batches = self._columns.add(placed)
+        if answer.following is None and not answer.missing:
             self._columns.end()
         return answer, [batch.serialize() for batch in batches]
 
@@ -138,21 +145,31 @@ class RangeReader:
         status = self._status(self._wanted.part)
         if status is None:
             raise RequestError(404, "not-stored", f"{self._wanted.part} is stored here no more")
-        if answer.damaged or status.start > start:
+        if status.start > start:
             raise self._lacking(position)
+        if answer.missing and answer.missing[0].start <= start:
+            raise damaged_here(answer.missing)
 
     def _lacking(self, offset: int) -> RequestError:
         """Say why there is nothing at an offset that should be there."""
         status = self._status(self._wanted.part)
         if status is not None and offset < status.start:
             return cut_off(offset, status)
-        return RequestError(
-            503,
-            "damaged",
-            f"a message at or after offset {offset} is damaged here: ask another storage node, or "
-            "this one later, when it has got a good copy",
-            offset=offset,
-        )
+        return damaged_here((Span(offset, offset + 1),))
+
+
+def damaged_here(missing: Sequence[Span]) -> RequestError:
+    """Say which offsets are damaged."""
+    count = sum(span.end - span.start for span in missing)
+    shown = ", ".join(f"{span.start} to {span.end - 1}" for span in missing[:MAX_SHOWN])
+    return RequestError(
+        503,
+        "damaged",
+        f"{count} messages are damaged here, at offsets {shown}: ask another storage node, or this "
+        "one later, when it has got good copies",
+        offset=missing[0].start,
+        missing=[[span.start, span.end] for span in missing],
+    )
 
 
 def cut_off(offset: int, status: LogStatus) -> RequestError:
@@ -197,7 +214,9 @@ async def find_moment(find: Find, part: StreamPart, status: LogStatus, timestamp
         if selection is None or selection.start >= high:
             return Moment(high, True)
         answer = await _look(find, part, selection, high)
-        if answer.damaged:
+        if answer.missing and (
+            not answer.placed or answer.missing[0].start < (answer.placed[0].offset or 0)
+        ):
             break
         if answer.placed:
             return Moment(_first_since(answer.placed[0], number), True)
@@ -212,7 +231,7 @@ async def _first_placed(find: Find, part: StreamPart, low: int, high: int, earli
     while first < end:
         middle = (first + end) // 2
         answer = await _look(find, part, Selection(middle, high), high)
-        if not answer.placed or answer.damaged:
+        if not answer.placed or answer.missing:
             break  # the search goes on from what is known
         row = answer.placed[0]
         assert row.offset is not None

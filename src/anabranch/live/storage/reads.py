@@ -20,9 +20,19 @@ from anabranch.core.messages.storage import (
     MAX_PAGE_FRAMES,
     FrameName,
     Selection,
+    Span,
 )
-from anabranch.core.store import Answer, HashAt, LogQuery, Named, Page, Placed
-from anabranch.live.storage.mending import hash_at, name_damaged
+from anabranch.core.store import (
+    Answer,
+    HashAt,
+    Lacking,
+    LogQuery,
+    Named,
+    Page,
+    Placed,
+    spans_for,
+)
+from anabranch.live.storage.holes import DamagedRowsError, hash_at, hidden
 from anabranch.live.storage.rows import (
     COLUMNS,
     NAMED_COLUMNS,
@@ -50,14 +60,13 @@ class _Read(msgspec.Struct, Generic[AnyRow]):
     """What was read for a page."""
 
     placed: list[Placed]
-    damaged: list[FrameName]
     messages: int = 0
     final: AnyRow | None = None  # the last row of the page
     following: AnyRow | None = None  # the one after it
 
-    def answer(self, following: Selection | None) -> Answer:
+    def answer(self, following: Selection | None, missing: tuple[Span, ...] = ()) -> Answer:
         """Return the page."""
-        return Answer(tuple(self.placed), following, damaged=tuple(self.damaged))
+        return Answer(tuple(self.placed), following, missing=missing)
 
 
 class _Search(msgspec.Struct):
@@ -92,12 +101,14 @@ class _Search(msgspec.Struct):
 
 
 def find(database: apsw.Connection, query: LogQuery, scan_frames: int = SCAN_FRAMES) -> Answer:
-    """Look something up, in the logs as they are at one moment."""
+    """Look something up, in the logs as they are at one moment, or raise DamagedRowsError."""
     database.execute("BEGIN")
     try:
         log = load_log(database, query.part)
         if type(query) is HashAt:
             return Answer(hash=hash_at(database, log, query.offset))
+        if type(query) is Lacking:
+            return Answer(lacking=log.missing)
         if type(query) is Named:
             return _find_named(database, log, query.names)
         assert type(query) is Page
@@ -124,7 +135,9 @@ def _read_page(
     size_bytes: int,
 ) -> _Read[AnyRow]:
     """Take rows until a page is full, by its bytes or by its frames."""
-    read: _Read[AnyRow] = _Read([], [])
+    read: _Read[AnyRow] = _Read([])
+    bad: list[int] = []
+    has_holes = bool(log.missing)
     add, seed, messages = read.placed.append, log.seed, 0
     final: AnyRow | None = None
     for row in islice(rows, MAX_PAGE_FRAMES):
@@ -135,15 +148,20 @@ def _read_page(
         final = row
         placed = read_in(seed, row)
         if placed is not None:
-            messages += row[1]
-            add(placed)
+            if not (has_holes and hidden(log, placed.offset)):
+                messages += row[1]
+                add(placed)
             continue
-        again = read_row(database, row[0])
+        again = None if row[0] is None else read_row(database, row[0])
+        if row[0] is None:
+            raise apsw.CorruptError(f"an index of {log.part} names a row that is not there")
         if again is not None and named_in(seed, again):
             raise apsw.CorruptError(f"an index says of row {row[0]} what the row does not say")
-        read.damaged.append(name_damaged(database, log, row[0]))
+        bad.append(row[0])
     else:
         read.following = next(rows, None)
+    if bad:
+        raise DamagedRowsError(log, bad)
     read.final, read.messages = final, messages
     return read
 
@@ -195,9 +213,12 @@ def _find_by_offset(search: _Search) -> Answer:
     start = None if edge is None else stop
     if read.following is not None:
         start = read.following[2]
-    if not search.is_filtered and not read.damaged:
-        _check_dense(search, read.placed, read.messages, end if start is None else start)
-    return read.answer(None if start is None else search.follow(start=start))
+    stop = end if start is None else start
+    begun = msgspec.structs.replace(wanted, start=max(wanted.start, log.start))
+    missing = spans_for(log.missing, begun, min(stop, log.length)) if log.missing else ()
+    if not search.is_filtered:
+        _check_dense(search, read.placed, read.messages, stop, missing)
+    return read.answer(None if start is None else search.follow(start=start), missing)
 
 
 def _rows_by_offset(search: _Search, columns: str, filters: str, *bindings: object) -> Any:
@@ -216,12 +237,17 @@ def _frame_at(search: _Search, offset: int) -> int:
     return found[0][0] if found and sum(found[0]) > offset else offset
 
 
-def _check_dense(search: _Search, placed: list[Placed], messages: int, end: int) -> None:
+def _check_dense(
+    search: _Search, placed: list[Placed], messages: int, end: int, missing: tuple[Span, ...]
+) -> None:
     """See that no row is missing: an index that lost one would hide its messages."""
     begin, goal = max(search.wanted.start, search.log.start), min(end, search.log.length)
     if begin >= goal:
         return
     first = placed[0].offset if placed else None
+    if missing:  # what is known to be damaged
+        messages += sum(span.end - span.start for span in missing)
+        first = min(missing[0].start, missing[0].start if first is None else first)
     if first is None or first > begin or first + messages < goal:
         raise apsw.CorruptError(f"frames of {search.log.part} after offset {begin} are missing")
 
@@ -234,7 +260,9 @@ def _find_last_offsets(search: _Search) -> Answer | int:
         where = "part = ? AND offset < ? ORDER BY offset DESC LIMIT 1"
         sql = f"offset + count FROM frames INDEXED BY by_offset WHERE {where}"
         tail: list[tuple[int]] = select(search.database, sql, log.id, end)
-        return max(wanted.start, tail[0][0] - wanted.last) if tail else wanted.start
+        ends = [tail[0][0]] if tail else []
+        ends += [min(hole.end, end) for hole in log.missing if hole.start < end]
+        return max(wanted.start, max(ends) - wanted.last) if ends else wanted.start
     if wanted.cursor:
         end = min(end, int.from_bytes(wanted.cursor[:8]))
     begin = _frame_at(search, wanted.start)
@@ -275,6 +303,7 @@ def _find_by_number(search: _Search) -> Answer:
             return found
         search.wanted = wanted = search.follow(cursor=found, last=0)
     index, where, rest = _number_range(search)
+    begin = _parse(wanted.cursor)[0]
     low, high = max(_parse(wanted.cursor), (wanted.after, _END)), (search.top, _END)
     edge = None
     if search.is_filtered and index == "by_number":
@@ -289,7 +318,8 @@ def _find_by_number(search: _Search) -> Answer:
     cursor = None if edge is None else _cursor(*edge)
     if read.following is not None and read.final is not None:
         cursor = _cursor(read.final[11], read.final[8])
-    return read.answer(None if cursor is None else search.follow(cursor=cursor))
+    missing = spans_for(search.log.missing, wanted, MAX_NUMBER, begin)
+    return read.answer(None if cursor is None else search.follow(cursor=cursor), missing)
 
 
 def _find_last_numbers(search: _Search) -> Answer | bytes:

@@ -6,6 +6,7 @@ that writes much does not drive out those that write little.
 
 import apsw
 
+from anabranch.live.storage.holes import within
 from anabranch.live.storage.rows import PartLog, select
 from anabranch.live.storage.writes import Logs
 
@@ -94,5 +95,6 @@ def _let_go(logs: Logs, log: PartLog, before_ms: int | None, excess: int | None)
     if gone:
         changed = logs.change(log.part)
         changed.start = start
+        changed.missing = within(changed.missing, start, changed.length)
         logs.drop(changed, gone, held=False)
     return bool(gone)

@@ -17,7 +17,7 @@ from anabranch.core.frames import HEAD
 from anabranch.core.ids import NodeId, StreamPart
 from anabranch.core.messages.registry import NO_HASH
 from anabranch.core.messages.storage import Entry
-from anabranch.core.store import NOBODY, LogState, Placed
+from anabranch.core.store import NOBODY, LogState, Missing, Placed
 
 # The casts let a row come whose damage is in the type of a column.
 COLUMNS = (
@@ -59,6 +59,7 @@ class PartLog(msgspec.Struct):
     held: int = 0
     frames: int = 0
     size_bytes: int = 0
+    missing: tuple[Missing, ...] = ()  # has a table of its own
     seed: int = 0  # what the checksums of its rows begin with
 
     def __post_init__(self) -> None:
@@ -76,12 +77,15 @@ class PartLog(msgspec.Struct):
             self.high,
             self.hash,
             self.held,
+            self.missing,
         )
 
     def checksum(self) -> int:
         """Return the checksum of the part's own row."""
         numbers = (self.epoch, self.log_epoch, self.start, self.length, self.high, self.held)
         text = repr((self.id, *numbers, self.frames, self.size_bytes)).encode()
+        if self.missing:
+            text += repr([msgspec.structs.astuple(hole) for hole in self.missing]).encode()
         return crc32(text + self.voted + self.hash, self.seed)
 
 
@@ -125,7 +129,15 @@ def read_row(database: apsw.Connection, row_id: int) -> NamedRow | None:
 
 def load_logs(database: apsw.Connection) -> dict[StreamPart, PartLog]:
     """Read how all logs stand."""
-    logs = [_log_of(row) for row in select(database, f"{_PART_COLUMNS} FROM parts ORDER BY id")]
+    rows = select(database, f"{_PART_COLUMNS} FROM parts ORDER BY id")
+    logs = [_log_of(row, _load_missing(database, row[2])) for row in rows]
+    return {log.part: log for log in logs}
+
+
+def load_whole_logs(database: apsw.Connection) -> dict[StreamPart, PartLog]:
+    """Read how all logs stand that lack nothing, where the table `missing` cannot be read."""
+    rows = select(database, f"{_PART_COLUMNS} FROM parts NOT INDEXED ORDER BY id")
+    logs = [_log_of(row, ()) for row in rows]
     return {log.part: log for log in logs}
 
 
@@ -135,19 +147,51 @@ def load_log(database: apsw.Connection, part: StreamPart) -> PartLog:
     rows = select(
         database, f"{_PART_COLUMNS} FROM parts WHERE {where}", part.stream, part.partition
     )
-    return _log_of(rows[0]) if rows else PartLog(part)
+    if not rows:
+        listed = select(
+            database, f"1 FROM parts NOT INDEXED WHERE {where}", part.stream, part.partition
+        )
+        if listed:
+            raise apsw.CorruptError(f"an index does not have {part}")
+        return PartLog(part)
+    log = _log_of(rows[0], _load_missing(database, rows[0][2]))
+    if log.part != part:
+        raise apsw.CorruptError(f"an index has {log.part} for {part}")
+    return log
 
 
-def _log_of(row: Sequence[Any]) -> PartLog:
+def _load_missing(database: apsw.Connection, log_id: int) -> tuple[Missing, ...]:
+    where = "start, end, filled, before_ms FROM missing WHERE part = ? ORDER BY start"
+    return tuple(Missing(*row) for row in select(database, where, log_id))
+
+
+def save_missing(database: apsw.Connection, log: PartLog) -> None:
+    """Write what is damaged of a log."""
+    database.execute("DELETE FROM missing WHERE part = ?", (log.id,))
+    database.executemany(
+        "INSERT INTO missing VALUES (?, ?, ?, ?, ?)",
+        [(log.id, hole.start, hole.end, hole.filled, hole.before_ms) for hole in log.missing],
+    )
+
+
+def _log_of(row: Sequence[Any], missing: tuple[Missing, ...]) -> PartLog:
     stream, partition, *facts, stored = row
     try:
         log = PartLog(StreamPart(stream, partition), *facts)
+        log.missing = missing
         is_right = log.checksum() == stored
     except (AttributeError, TypeError) as error:  # a column that is not even of its type
         raise apsw.CorruptError("the state of a log is not what was written") from error
     if not is_right:
         raise apsw.CorruptError(f"the state of {log.part} is not what was written")
     return log
+
+
+def insert_log(database: apsw.Connection, log: PartLog) -> None:
+    """Write a log that has its id already into a new file."""
+    insert = "INSERT INTO parts VALUES (?, ?, ?, 0, X'', 0, 0, 0, 0, X'', 0, 0, 0, 0)"
+    database.execute(insert, (log.id, log.part.stream, log.part.partition))
+    save_log(database, log)
 
 
 def save_log(database: apsw.Connection, log: PartLog) -> None:

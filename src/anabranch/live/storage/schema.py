@@ -10,16 +10,17 @@ process ends, in whatever way.
 
 Every row has a checksum, because a disk may say something else years later. That of a frame covers
 the frame and its place; its name and numbers are copies of what the frame says itself (rows.py).
-What belongs to a frame's place stands in the index of places once more, and its name in that of
-names, so that a row with a flipped bit can be told from its good copy.
+A row whose checksum does not hold is cut out, and its offsets stand in the table `missing` until
+another storage node has sent them again (holes.py). Where the file itself is damaged, so that
+SQLite cannot read it, it is rebuilt from its good rows (rebuilding.py).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import apsw
 
-from anabranch.core.store import StoreError
+from anabranch.core.store import InUseError, StoreError
 
 APPLICATION_ID = 0x414E4C47  # "ANLG"
 SCHEMA_VERSION = 1
@@ -75,6 +76,18 @@ FROM frames JOIN parts ON parts.id = frames.part
 WHERE offset IS NOT NULL;
 """
 
+# Offsets of a log that are damaged. It came later than the other tables: a file may lack it.
+MISSING = """
+CREATE TABLE IF NOT EXISTS missing (
+    part INTEGER NOT NULL,
+    start INTEGER NOT NULL,
+    end INTEGER NOT NULL,
+    filled INTEGER NOT NULL,     -- up to here there are entries that are not proved yet
+    before_ms INTEGER NOT NULL,  -- no message of it was published later
+    PRIMARY KEY (part, start)
+) STRICT, WITHOUT ROWID
+"""
+
 INDEXES = {
     "by_chain": "CREATE UNIQUE INDEX by_chain ON frames (part, chain, last)",
     "by_number": "CREATE INDEX by_number ON frames (part, last, chain, first, count)",
@@ -96,7 +109,7 @@ def take_lock(path: Path) -> apsw.Connection:
         lock.execute("BEGIN EXCLUSIVE")
     except apsw.BusyError as error:
         lock.close()
-        raise StoreError(
+        raise InUseError(
             f"{path} is in use: a storage node runs on it already; stop it or name another folder"
         ) from error
     except apsw.Error as error:
@@ -116,13 +129,19 @@ def open_for_writing(path: Path, vfs: str | None) -> apsw.Connection:
         database.execute("PRAGMA synchronous = FULL")
         if is_new:
             database.execute("BEGIN IMMEDIATE")
-            for statement in (_SCHEMA, *INDEXES.values()):
-                database.execute(statement)
-            database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            create(database, INDEXES.values())
             database.execute("COMMIT")
+        database.execute(MISSING)
 
     return _open(path, vfs, prepare)
+
+
+def create(database: apsw.Connection, indexes: Iterable[str]) -> None:
+    """Make the tables of a new file, and some of its indexes."""
+    for statement in (_SCHEMA, MISSING, *indexes):
+        database.execute(statement)
+    database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
 def open_for_reading(path: Path, vfs: str | None) -> apsw.Connection:
@@ -146,8 +165,8 @@ def explain(path: Path, error: Exception) -> StoreError:
 def damage(path: Path, what: str) -> StoreError:
     """Say what to do about a file that says what cannot be."""
     return StoreError(
-        f"{path} is damaged ({what}): stop the node and run `sqlite3 {path} REINDEX`; if that does "
-        "not help move the file away, and the other storage nodes send its logs anew"
+        f"{path} is damaged ({what}), and how its logs stood cannot be read from it: move the file "
+        "away and start the node again, and the other storage nodes send its logs anew"
     )
 
 

@@ -20,6 +20,7 @@ from anabranch.core.store import (
     Copy,
     Delete,
     DivergedError,
+    Fill,
     Keep,
     LogState,
     LogWrite,
@@ -27,13 +28,13 @@ from anabranch.core.store import (
     OrderHeld,
     Placed,
     Promise,
-    Repair,
     Restart,
     Settle,
+    StoreError,
     Truncate,
     hash_after,
 )
-from anabranch.live.storage.mending import hash_at, mend
+from anabranch.live.storage.holes import fill, hash_at, within
 from anabranch.live.storage.rows import (
     HELD,
     NAMED_COLUMNS,
@@ -41,6 +42,7 @@ from anabranch.live.storage.rows import (
     checksum,
     named_in,
     save_log,
+    save_missing,
     select,
 )
 
@@ -84,6 +86,9 @@ class Logs:
         for log in self._changed.values():
             if log.id:
                 save_log(self.database, log)
+                saved = self.saved.get(log.part)
+                if log.missing != (saved.missing if saved is not None else ()):
+                    save_missing(self.database, log)
 
     def keep_changes(self) -> None:
         """What was done is on the disk."""
@@ -112,9 +117,21 @@ class Logs:
 
     def place(self, log: PartLog, rows: Iterable[tuple[FrameHead, Entry]]) -> list[Placed]:
         """Give frames that have no row the next places in the log."""
+        placed, log.length, log.hash = self._put(log, rows, log.length, log.hash)
+        return placed
+
+    def put(
+        self, log: PartLog, rows: Iterable[tuple[FrameHead, Entry]], offset: int, before: bytes
+    ) -> bytes:
+        """Write entries at an offset where there are none; return the log's hash behind them."""
+        return self._put(log, rows, offset, before)[2]
+
+    def _put(
+        self, log: PartLog, rows: Iterable[tuple[FrameHead, Entry]], offset: int, before: bytes
+    ) -> tuple[list[Placed], int, bytes]:
         values: list[object] = []
         placed: list[Placed] = []
-        size_bytes, before, offset, seed = 0, log.hash, log.length, log.seed
+        size_bytes, seed = 0, log.seed
         for head, entry in rows:
             epoch, placed_ms, frame = entry.epoch, entry.placed_ms, entry.frame
             place = (head.count, offset, epoch, placed_ms, before)
@@ -126,8 +143,7 @@ class Logs:
             offset += head.count
             size_bytes += len(frame)
         self._insert(values, log, len(placed), size_bytes)
-        log.hash, log.length = before, offset
-        return placed
+        return placed, offset, before
 
     def hold(self, log: PartLog, rows: Iterable[tuple[int, bytes]]) -> None:
         """Write frames that have no row and came at some time, without a place in the log."""
@@ -177,8 +193,10 @@ class Logs:
         """Give a log another id; what has the old one is swept away in time."""
         if log.id:
             self.database.execute("DELETE FROM parts WHERE id = ?", (log.id,))
+            self.database.execute("DELETE FROM missing WHERE part = ?", (log.id,))
             self.database.execute("INSERT INTO discarded VALUES (?)", (log.id,))
         log.id = log.held = log.frames = log.size_bytes = 0
+        log.missing = ()
 
     def _is_new(self, log: PartLog, head: FrameHead) -> bool:
         """Return whether a frame is certainly not there; it is taken to be there from now on."""
@@ -277,15 +295,22 @@ def _copy(logs: Logs, log: PartLog, write: Copy) -> list[Placed]:
 
 def _truncate(logs: Logs, log: PartLog, write: Truncate) -> list[Placed]:
     hashed = hash_at(logs.database, log, write.length)
+    if not hashed and any(hole.start <= write.length < hole.end for hole in log.missing):
+        raise StoreError(
+            f"the log of {log.part} is damaged at offset {write.length}, where it should be cut: "
+            "it has to be repaired first"
+        )
     assert hashed, "a log is cut where a frame begins"
     which = "INDEXED BY by_offset WHERE part = ? AND offset >= ? LIMIT ?"
     while rows := select(
         logs.database, f"{NAMED_COLUMNS} FROM frames {which}", log.id, write.length, CUT_ROWS
     ):
-        good = [(row[4], row[7]) for row in rows if named_in(log.seed, row)]  # others come again
+        # Others come again.
+        good = [(row[4], row[7]) for row in rows if named_in(log.seed, row)]
         logs.drop(log, [(row[0], len(row[7] or b"")) for row in rows], held=False)
         logs.hold(log, good)
     log.length, log.hash, log.high = write.length, hashed, min(log.high, write.length)
+    log.missing = within(log.missing, log.start, log.length)
     return []
 
 
@@ -319,11 +344,6 @@ def _settle(logs: Logs, log: PartLog, write: Settle) -> list[Placed]:
     return []
 
 
-def _repair(logs: Logs, log: PartLog, write: Repair) -> list[Placed]:
-    mend(logs.database, log, write.frame)
-    return []
-
-
 def _delete(logs: Logs, log: PartLog, write: Delete) -> list[Placed]:
     logs.begin_anew(log)
     blank = PartLog(log.part)
@@ -342,6 +362,6 @@ _WRITERS: dict[type, Callable[..., list[Placed]]] = {
     Promise: _promise,
     Adopt: _adopt,
     Settle: _settle,
-    Repair: _repair,
+    Fill: fill,
     Delete: _delete,
 }
