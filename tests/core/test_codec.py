@@ -21,6 +21,8 @@ from anabranch.core.frames import MAX_FRAME_BYTES
 from anabranch.core.ids import chain_key, stream_part
 from anabranch.core.messages import (
     Acknowledged,
+    AskLacking,
+    AskRanges,
     AskStored,
     Bye,
     ChainChanged,
@@ -38,6 +40,7 @@ from anabranch.core.messages import (
     Introduce,
     KeyAnswer,
     KeyRequest,
+    Lacking,
     Lead,
     Leave,
     ListChains,
@@ -45,6 +48,7 @@ from anabranch.core.messages import (
     Meet,
     Probe,
     Probed,
+    Ranges,
     ReadChain,
     Refused,
     Report,
@@ -58,7 +62,7 @@ from anabranch.core.messages import (
     Written,
 )
 from anabranch.core.messages.registry import NETWORK
-from anabranch.core.messages.storage import Entry, FrameName, Holding, Selection
+from anabranch.core.messages.storage import Entry, FrameName, FrameRange, Holding, Selection
 
 GOLDEN = Path(__file__).parent / "golden" / "packets.txt"
 HEAD = bytes([codec.PROTOCOL_VERSION, codec.CONTROL])
@@ -99,9 +103,19 @@ EXAMPLES: list[Control] = [
     Voted(PART, 2, True, False),
     Lead(PART, 2, 300),
     Fetch(PART, 2, 300, b"h" * 32, 299),
+    AskRanges(ticket=6, part=PART, cursor=2**60, after=2**59),
+    Ranges(
+        ticket=6,
+        ranges=(FrameRange(low=2**59, high=2**60, count=300, digest=b"d" * 16),),
+        cursor=2**60,
+        more=True,
+        problem="busy",
+    ),
+    AskLacking(ticket=7, part=PART, low=2**59, high=2**60, names=b"n" * 36, cursor=b"c" * 36),
     Resent(5, (b"frame",), (300,), Selection(start=301), 1, 400, "busy"),
     Hand(PART, (b"frame",)),
     Fetched(PART, 2, 300, 290, 300, b"h" * 32, True, (Entry(2, 1_767_225_600_000, b"frame"),)),
+    Lacking(ticket=7, frames=(b"frame",), more=True, problem="busy"),
 ]
 
 MESSAGES = st.one_of([wire_types.values(mi.type_info(kind)) for kind in wire_types.CONTROL_TYPES])

@@ -12,7 +12,7 @@ from functools import partial
 
 import msgspec
 
-from anabranch.core.frames import peek
+from anabranch.core.frames import name, peek
 from anabranch.core.ids import FrameHead, NodeId, StreamPart
 from anabranch.core.log_election import Election
 from anabranch.core.log_following import CheckPage, Following, Staged
@@ -123,6 +123,11 @@ class PartLog:
         """Hand over what was found damaged while followers were served."""
         damaged, self._leading.damaged = self._leading.damaged, []
         return damaged
+
+    def pending_names(self) -> list[bytes]:
+        """Return the names of frames that are still on their way to the disk."""
+        written = self._saving.frames if self._saving is not None else []
+        return [name(frame) for frame in (*written, *self._frames)]
 
     @property
     def needs_sweep(self) -> bool:

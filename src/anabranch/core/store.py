@@ -194,7 +194,14 @@ class HashAt(msgspec.Struct, frozen=True):
     offset: int
 
 
-LogQuery = Page | Named | HashAt
+class NamesIn(msgspec.Struct, frozen=True):
+    """The names of all frames with last numbers in some spans: of each span at most so many."""
+
+    part: StreamPart
+    spans: tuple[tuple[int, int, int], ...]  # the lowest number, the highest, and how many names
+
+
+LogQuery = Page | Named | HashAt | NamesIn
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -205,3 +212,5 @@ class Answer(msgspec.Struct, frozen=True):
     hash: bytes = b""
     damaged: tuple[FrameName, ...] = ()
     problem: str = ""
+    names: tuple[tuple[bytes, ...], ...] = ()  # by span, in ascending order (NamesIn)
+    floor_ms: int = 0  # frames that were placed before this may have been deleted; 0: none were

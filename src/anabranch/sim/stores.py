@@ -25,6 +25,7 @@ from anabranch.core.store import (
     LogState,
     LogWrite,
     Named,
+    NamesIn,
     Order,
     OrderHeld,
     Page,
@@ -159,6 +160,9 @@ class MemoryStore:
             places = [(name.last, bytes(name.chain)) for name in query.names]
             rows = [log.rows[place] for place in places if place in log.rows]
             return _answer(rows, None)
+        if type(query) is NamesIn:
+            spans = (_names(log, low, high)[:most] for low, high, most in query.spans)
+            return Answer(names=tuple(spans), floor_ms=_floor_ms(log))
         assert type(query) is Page
         if query.selection.by_number:
             return _by_number(log, query)
@@ -167,6 +171,17 @@ class MemoryStore:
     def damage(self, part: StreamPart, name: FrameName) -> None:
         """Let a frame be damaged, as a disk may."""
         self._parts[part].rows[name.last, bytes(name.chain)].damaged = True
+
+
+def _names(log: _PartLog, low: int, high: int) -> tuple[bytes, ...]:
+    begin, end = bisect_left(log.by_number, (low, b"")), bisect_left(log.by_number, (high + 1, b""))
+    return tuple(last.to_bytes(8) + chain for last, chain in log.by_number[begin:end])
+
+
+def _floor_ms(log: _PartLog) -> int:
+    if not log.state.start or not log.log:
+        return 0
+    return log.rows[log.log[0][1]].entry.placed_ms
 
 
 def _keep(log: _PartLog, write: Keep) -> list[Placed]:

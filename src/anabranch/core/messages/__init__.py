@@ -2,7 +2,7 @@
 
 A message is a msgpack array that opens with its tag. Tags are never used again for another
 meaning: 1 to 15 between neighbours, 16 to 31 between nodes and trackers, 32 to 47 about the
-registry, 48 to 63 about storage.
+registry, 48 to 71 about storage.
 """
 
 from anabranch.core.messages.links import (
@@ -28,11 +28,15 @@ from anabranch.core.messages.registry import (
 )
 from anabranch.core.messages.storage import (
     Acknowledged,
+    AskLacking,
+    AskRanges,
     AskStored,
     Fetch,
     Fetched,
     Hand,
+    Lacking,
     Lead,
+    Ranges,
     Resend,
     Resent,
     Vote,
@@ -63,8 +67,11 @@ AboutRegistry = (
     | ListHeads
     | HeadList
 )
-Bulk = Resent | Hand | Fetched  # what holds frames, and may be as large as they are
-AboutStorage = Resend | AskStored | Acknowledged | Vote | Voted | Lead | Fetch | Bulk
+Bulk = Resent | Hand | Fetched | Lacking  # what holds frames, and may be as large as they are
+AboutComparison = AskRanges | Ranges | AskLacking
+AboutStorage = (
+    Resend | AskStored | Acknowledged | Vote | Voted | Lead | Fetch | AboutComparison | Bulk
+)
 Small = (
     AboutParts
     | AboutKeys
@@ -77,16 +84,20 @@ Small = (
     | Voted
     | Lead
     | Fetch
+    | AboutComparison
 )
 Control = Small | Bulk
 
 __all__ = [
+    "AboutComparison",
     "AboutKeys",
     "AboutParts",
     "AboutRegistry",
     "AboutStorage",
     "AboutTrackers",
     "Acknowledged",
+    "AskLacking",
+    "AskRanges",
     "AskStored",
     "Bulk",
     "Bye",
@@ -105,6 +116,7 @@ __all__ = [
     "Introduce",
     "KeyAnswer",
     "KeyRequest",
+    "Lacking",
     "Lead",
     "Leave",
     "ListChains",
@@ -112,6 +124,7 @@ __all__ = [
     "Meet",
     "Probe",
     "Probed",
+    "Ranges",
     "ReadChain",
     "Refused",
     "Report",

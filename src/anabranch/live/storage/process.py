@@ -22,6 +22,7 @@ from anabranch.core.messages.registry import NETWORK
 from anabranch.core.part_log import LogStatus
 from anabranch.core.registry_reader import RegistryReader
 from anabranch.core.storage import Storage, StorageFactory, UserOf
+from anabranch.core.storage_comparison import StoreRetention
 from anabranch.live.address import NetworkAddress
 from anabranch.live.client import Network, connect
 from anabranch.live.errors import AnabranchError, Closed
@@ -81,6 +82,7 @@ class StorageProcess:
         self._client_ssl = client_ssl
         retention = retention or Retention()
         self.store = SqliteLogStore(folder / "logs.sqlite")
+        self._deletes = StoreRetention(retention.keep_ms, retention.keep_bytes is not None)
         self._disk = LogDisk(self.store, retention.keep_ms, retention.keep_bytes)
         self.transport = WebSocketTransport(
             self.identity,
@@ -181,10 +183,11 @@ class StorageProcess:
         registry: RegistryReader,
         rng: Random,
     ) -> StorageFactory:
-        make = partial(Storage, identity, network, verify, registry, rng, self.store.states())
+        states = self.store.states()
+        make = partial(Storage, identity, network, verify, registry, rng, states)
 
         def storage(user_of: UserOf) -> Storage:
-            self.storage = make(user_of)
+            self.storage = make(user_of, retention=self._deletes)
             return self.storage
 
         return storage
