@@ -134,7 +134,8 @@ class RecentFrames:
     def positions(self, part: PartKey) -> tuple[int, Sequence[Kept]]:
         """Return all frames of a part, oldest first, and the position of the first of them.
 
-        Positions grow by one with each frame, and go on growing when a part is joined again.
+        Positions begin above 0, grow by one with each frame, and go on growing when a part is
+        joined again.
         """
         recent = self._parts.get(part)
         return (recent.ends_at - len(recent.frames), recent.frames) if recent else (0, ())
@@ -157,7 +158,7 @@ class RecentFrames:
         return sizes | {"recent bytes of all parts": (self._bytes, self._most_bytes)}
 
     def _begin(self, part: PartKey, now: float) -> _Recent:
-        recent = self._parts[part] = _Recent(number_of(int(now * 1000), 0))
+        recent = self._parts[part] = _Recent(1 + number_of(int(now * 1000), 0))
         return recent
 
     def _drop_oldest(self, recent: _Recent) -> None:

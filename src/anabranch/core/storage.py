@@ -291,7 +291,8 @@ class Storage(Service):
         log = self._logs.get(hand.part)
         if log is None or not log.is_active:
             return []
-        key, effects = part_key(hand.part), list[Effect]()
+        # All of them are checked before any is taken: what was begun must be done.
+        key, good = part_key(hand.part), list[bytes]()
         for frame in hand.frames:
             head = frames.peek(frame)
             if head.part != key:
@@ -300,7 +301,8 @@ class Storage(Service):
                 continue
             if not self._verified.check(head, frame):
                 raise RemoteError("forged", str(hand.part))
-            effects += log.take(frame, now)
+            good.append(frame)
+        effects = [effect for frame in good for effect in log.take(frame, now)]
         return self._tended(log, effects, now)
 
     def _may_hand(self, sender: NodeId, part: StreamPart, head: FrameHead, now: float) -> bool:

@@ -85,6 +85,7 @@ class _Pair(msgspec.Struct, eq=False):
     due_at: float
     wait_s: float = EVERY_S
     cursor: int = 0  # up to here everything that the node has taken is compared
+    is_new: bool = True  # no comparison has ended well
 
 
 class _Group(msgspec.Struct, eq=False):
@@ -116,6 +117,7 @@ class _Round(msgspec.Struct, eq=False):
     asked: bool = False  # for frames
     taken: int = 0
     is_partial: bool = False  # something must be compared again
+    is_doubtful: bool = False  # the registry should be asked for its newest word
 
 
 class _Allowance(msgspec.Struct):
@@ -223,7 +225,7 @@ class Comparisons:
                         continue
                     pair = _Pair(part, peer, now)
                 elif is_new_leader:  # places may have been taken back: compare everything again
-                    pair.due_at, pair.wait_s, pair.cursor = now, EVERY_S, 0
+                    pair.due_at, pair.wait_s, pair.cursor, pair.is_new = now, EVERY_S, 0, True
                 self._pairs.setdefault(peer, {})[part] = pair
                 count += 1
         for peer, round_ in list(self._rounds.items()):
@@ -267,10 +269,11 @@ class Comparisons:
         """Let some time pass until the next comparison with the node."""
         pair = round_.pair
         del self._rounds[pair.peer]
-        is_first = not pair.cursor
+        is_first = pair.is_new and not failed
+        pair.is_new = pair.is_new and failed
         if not failed and not round_.is_partial:
             pair.cursor = round_.cursor
-        if round_.taken or (is_first and not failed):
+        if round_.taken or is_first:
             pair.wait_s = EVERY_S
             pair.due_at = now + SOON_S
             return
@@ -325,7 +328,15 @@ class Comparisons:
             ours = sorted({*found, *waiting}) if waiting else found
             if claim.high > floor and (len(ours), digest_of(ours)) != (claim.count, claim.digest):
                 _add(round_.groups, claim, ours, floor)
+        if round_.groups and self._is_fetching(log.part):  # others may bring the same frames
+            del self._rounds[round_.pair.peer]
+            round_.pair.due_at = now + TICK_S
+            return self._begin(round_.pair.peer, now)
         return self._ask_next(round_, now)
+
+    def _is_fetching(self, part: StreamPart) -> bool:
+        rounds = self._rounds.values()
+        return any(each.awaits is Lacking and each.pair.part == part for each in rounds)
 
     def _ask_next(self, round_: _Round, now: float) -> list[Effect]:
         """Ask for the frames of the next group, or end the report."""
@@ -364,20 +375,29 @@ class Comparisons:
         if log is None or not log.is_active:
             self._end(round_, now, failed=True)
             return []
-        effects: list[Effect] = []
-        for frame in page.frames:
-            effects += self._heard_frame(round_, group, log, frame, now)
-        is_end = not page.more
-        if (is_end and group.came < group.required) or (page.more and not page.frames):
+        # All of the page is checked before any of it is taken: what was begun must be done.
+        good = [frame for frame in page.frames if self._is_good(round_, group, log, frame, now)]
+        is_short = not page.frames if page.more else group.came < group.required
+        if is_short:
             raise RemoteError("unhonoured-claim", f"{group.claimed} frames of {part}")
-        if is_end:
+        dropped, effects = self._disk.dropped, list[Effect]()
+        for frame in good:
+            effects += self._take(log, frame, now)
+        dropped = self._disk.dropped - dropped
+        round_.is_partial = round_.is_partial or dropped > 0  # there is no room for them now
+        round_.taken += len(good) - dropped
+        self.counts["taken"] += len(good) - dropped
+        if round_.is_doubtful:
+            round_.is_doubtful = False
+            effects += self._registry.doubt(part.stream, now)
+        if not page.more:
             del round_.groups[0]
         return effects + self._ask_next(round_, now)
 
-    def _heard_frame(
+    def _is_good(
         self, round_: _Round, group: _Group, log: PartLog, frame: bytes, now: float
-    ) -> list[Effect]:
-        """Take a frame if it was asked for, is signed, and may be taken."""
+    ) -> bool:
+        """Tell whether a frame may be taken; RemoteError if it was not asked for, or is forged."""
         part = log.part
         head, named = frames.peek(frame), frames.name(frame)
         group.came += 1
@@ -386,20 +406,18 @@ class Comparisons:
         if not (is_within and is_next and group.came <= group.claimed):
             raise RemoteError("unasked-frame", str(part))
         group.cursor = named
-        if not self._registry.wrote(part.stream, head.publisher):
-            return self._refuse(round_, "unpermitted") + self._registry.doubt(part.stream, now)
-        if not self._verified.check(head, frame):
-            raise RemoteError("forged", str(part))
-        if reason := self._problem_with(log, head, frame, now):
-            return self._refuse(round_, reason)
-        dropped = self._disk.dropped
-        effects = self._take(log, frame, now)
-        if self._disk.dropped > dropped:  # there is no room for it while the disk does not write
-            round_.is_partial = True
-        else:
-            round_.taken += 1
-            self.counts["taken"] += 1
-        return effects
+        reason = "unpermitted"
+        if self._registry.wrote(part.stream, head.publisher):
+            if not self._verified.check(head, frame):
+                raise RemoteError("forged", str(part))
+            reason = self._problem_with(log, head, frame, now)
+        if not reason:
+            return True
+        self.counts[reason] += 1
+        # All but the old may be taken another time: a permission may be new, a clock may be wrong.
+        round_.is_partial = round_.is_partial or reason != "old"
+        round_.is_doubtful = round_.is_doubtful or reason == "unpermitted"
+        return False
 
     def _problem_with(self, log: PartLog, head: FrameHead, frame: bytes, now: float) -> str:
         """Say why a signed frame is not taken.
@@ -415,12 +433,6 @@ class Comparisons:
         if at_s < self._oldest_s(now):
             return "old"
         return "" if self._allows(head.publisher, len(frame), now) else "too-much"
-
-    def _refuse(self, round_: _Round, reason: str) -> list[Effect]:
-        self.counts[reason] += 1
-        # All but the old may be taken another time: a permission may be new, a clock may be wrong.
-        round_.is_partial = round_.is_partial or reason != "old"
-        return []
 
     def _allows(self, publisher: NodeId, size: int, now: float) -> bool:
         allowance = self._allowances.pop(publisher, None) or _Allowance(PUBLISHER_BYTES, now)
