@@ -32,12 +32,14 @@ class StorageFigures(Collector):
         status: Status,
         counts: Mapping[str, int],
         readers: Callable[[], int],
+        compared: Mapping[str, int],
     ) -> None:
         self._node = node
         self._parts = parts
         self._status = status
         self._counts = counts
         self._readers = readers
+        self._compared = compared
 
     def collect(self) -> Iterator[Metric]:
         """Return all figures."""
@@ -55,6 +57,14 @@ class StorageFigures(Collector):
         for what, count in self._counts.items():
             done.add_metric([what], count)
         yield done
+        found = CounterMetricFamily(
+            "anabranch_storage_comparison",
+            "Frames that comparisons with other nodes have brought: taken, or why not.",
+            labels=["what"],
+        )
+        for what, count in self._compared.items():
+            found.add_metric([what], count)
+        yield found
         longest = sorted(known, key=lambda found: found[1].start - found[1].length)
         for name, (text, value) in PART_GAUGES.items():
             gauge = GaugeMetricFamily(

@@ -10,6 +10,7 @@ right all the same, and whoever asks again from the offset behind them is told w
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from importlib.metadata import version
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import msgspec
@@ -53,6 +54,7 @@ ARROW_STREAM = "application/vnd.apache.arrow.stream"
 
 Json = dict[str, Any]
 Sizes = Callable[[], Awaitable[Mapping[StreamPart, int]]]  # bytes on the disk
+NO_COMPARISONS: Mapping[str, int] = MappingProxyType({})
 PAGES = {
     "/health": "whether all is well: 200, or 503 and the problem",
     "/parts": "the stream parts that are stored here, and how their logs stand: ?limit=1000",
@@ -99,6 +101,7 @@ class StorageHttp:
         port: int = 0,
         problem: Callable[[], str] = all_is_well,
         sizes: Sizes = unmeasured,
+        compared: Mapping[str, int] = NO_COMPARISONS,
     ) -> None:
         self.address = ""
         self.counts = {"ranges": 0, "bytes": 0, "refused": 0, "broken": 0}
@@ -118,7 +121,7 @@ class StorageHttp:
         self._started_at = clock()
         self._collectors = CollectorRegistry(auto_describe=False)
         self._collectors.register(
-            StorageFigures(node, parts, status, self.counts, lambda: self.readers)
+            StorageFigures(node, parts, status, self.counts, lambda: self.readers, compared)
         )
 
     async def start(self) -> None:

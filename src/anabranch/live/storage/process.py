@@ -153,6 +153,7 @@ class StorageProcess:
                 verify=KnownKeys().verify,
                 problem=lambda: self.problem,
                 sizes=self._sizes,
+                compared=self.storage.comparisons.counts,
             )
             await self.http.start()
             ports = (self.transport.port, urlsplit(self.http.address).port or 0)
