@@ -14,7 +14,7 @@ import msgspec
 
 from anabranch.core.errors import RemoteError
 from anabranch.core.frame_ranges import between, number_in, range_of, spans, split
-from anabranch.core.frames import MAX_FRAME_BYTES, name
+from anabranch.core.frames import LAST_NUMBER, MAX_FRAME_BYTES, name
 from anabranch.core.ids import NodeId, StreamPart
 from anabranch.core.machine import Effect, Send, Sizes
 from anabranch.core.messages import AskLacking, AskRanges, Lacking, Ranges
@@ -183,11 +183,13 @@ def _add_others(
     """
     room, most = MAX_OTHER_BYTES, len(new) + MAX_OTHER_FRAMES
     lows = [low for low, _ in cuts]
+    lowest, highest = max(cuts[0][0], after + 1).to_bytes(8), cuts[-1][1].to_bytes(8)
     for each in kept:
+        if not lowest <= each.frame[LAST_NUMBER] <= highest:  # as nearly always
+            continue
         named = name(each.frame)
         number = number_in(named)
-        at = bisect_right(lows, number) - 1
-        if at < 0 or number > cuts[at][1] or number <= after or named in new:
+        if number > cuts[bisect_right(lows, number) - 1][1] or named in new:
             continue
         room -= len(each.frame)
         if room < 0 or len(new) == most:

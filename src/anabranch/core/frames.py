@@ -41,7 +41,8 @@ _AROUND_BODY_BYTES = HEAD_BYTES + SIGNATURE_BYTES
 MIN_FRAME_BYTES = HEAD_BYTES + 1 + SIGNATURE_BYTES
 MAX_FRAME_BYTES = HEAD_BYTES + MAX_FRAME_BODY_BYTES + SIGNATURE_BYTES
 
-_CHAIN, _LAST = slice(17, 45), slice(61, 69)  # where they stand in the head
+_CHAIN = slice(17, 45)  # where it stands in the head,
+LAST_NUMBER = slice(61, 69)  # and the frame's last number
 NAME_BYTES = 36  # of a frame: its last number and its chain
 
 _DOMAIN = b"anabranch frame v1\0"
@@ -109,7 +110,7 @@ def name(frame: bytes) -> bytes:
 
     The order of these bytes is the order of (last number, chain).
     """
-    return frame[_LAST] + frame[_CHAIN]
+    return frame[LAST_NUMBER] + frame[_CHAIN]
 
 
 def digest(frame: bytes) -> bytes:
