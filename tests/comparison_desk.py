@@ -53,6 +53,10 @@ class Member:
         return [effect.message for effect in of(Send, effects)]
 
 
+def _is_for_member(effect: Send) -> bool:
+    return effect.to == MEMBER and type(effect.message) in ASKS
+
+
 class ComparingDesk(Desk):
     """A storage node whose neighbour in PART is MEMBER."""
 
@@ -88,7 +92,7 @@ class ComparingDesk(Desk):
         """Let the member answer what it is asked, and what follows from that."""
         asked: list[Control] = []
         effects = effects + self.settle()
-        while questions := [e.message for e in of(Send, effects) if type(e.message) in ASKS]:
+        while questions := [e.message for e in of(Send, effects) if _is_for_member(e)]:
             asked += questions
             answers = [a for ask in questions for a in member.answer(NODES[0], ask, self.now)]
             effects = self.hear(MEMBER, *answers) + self.settle()

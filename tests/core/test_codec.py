@@ -111,7 +111,9 @@ EXAMPLES: list[Control] = [
         more=True,
         problem="busy",
     ),
-    AskLacking(ticket=7, part=PART, low=2**59, high=2**60, names=b"n" * 36, cursor=b"c" * 36),
+    AskLacking(
+        ticket=7, part=PART, report=6, low=2**59, high=2**60, names=b"n" * 36, cursor=b"c" * 36
+    ),
     Resent(5, (b"frame",), (300,), Selection(start=301), 1, 400, "busy"),
     Hand(PART, (b"frame",)),
     Fetched(PART, 2, 300, 290, 300, b"h" * 32, True, (Entry(2, 1_767_225_600_000, b"frame"),)),

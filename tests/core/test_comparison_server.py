@@ -2,6 +2,7 @@
 
 from typing import cast
 
+import msgspec
 import pytest
 
 from anabranch.core import codec
@@ -44,7 +45,7 @@ def report(member: Member, cursor: int = 0, after: int = 0, now: float = LATER) 
 def ask_lacking(
     names: bytes = b"", low: int = 0, high: int = MAX_NUMBER, cursor: bytes = b""
 ) -> AskLacking:
-    return AskLacking(ticket=2, part=PART, low=low, high=high, names=names, cursor=cursor)
+    return AskLacking(ticket=2, part=PART, report=1, low=low, high=high, names=names, cursor=cursor)
 
 
 def lacking(member: Member, ask: AskLacking, now: float = LATER) -> Lacking:
@@ -135,6 +136,15 @@ def test_frames_that_were_reported_are_there_though_the_cache_has_dropped_them()
     assert lacking(member, ask_lacking()).frames == tuple(frames)
     report(member, now=LATER + REPORT_S)
     assert lacking(member, ask_lacking(), now=LATER + REPORT_S) == Lacking(ticket=2, problem=BUSY)
+
+
+def test_frames_of_a_report_that_another_one_has_replaced_are_not_handed_over() -> None:
+    member, frames = Member(), made(2)
+    member.take(frames, START)
+    report(member)
+    older = msgspec.structs.replace(ask_lacking(), report=0)
+    assert lacking(member, older) == Lacking(ticket=2, problem=BUSY)
+    assert lacking(member, ask_lacking()).frames == tuple(frames)
 
 
 def test_a_node_that_is_no_storage_node_of_the_stream_gets_no_answer() -> None:

@@ -12,11 +12,13 @@ from anabranch.core.errors import RemoteError
 from anabranch.core.frame_ranges import digest_of
 from anabranch.core.frames import name, peek
 from anabranch.core.ids import MAX_SKEW_S
+from anabranch.core.log_standing import FIND_S
 from anabranch.core.machine import Send
 from anabranch.core.messages import AskLacking, AskRanges, Control, Lacking, Lead, Ranges
 from anabranch.core.messages.storage import MAX_NAMED, FrameRange
 from anabranch.core.storage_comparison import (
     ANSWER_S,
+    CATCH_UP_S,
     EVERY_S,
     IDLE_S,
     LATE_S,
@@ -132,7 +134,8 @@ def test_frames_on_their_way_to_the_disk_are_not_asked_for() -> None:
 def test_frames_are_fetched_from_one_node_at_a_time() -> None:
     desk, frames = ComparingDesk(size=2), made(3)
     member = with_frames(frames)
-    asked = {e.to: e.message for e in of(Send, desk.wait(TICK_S)) if type(e.message) is AskRanges}
+    sent = desk.wait(FIND_S + TICK_S)
+    asked = {e.to: e.message for e in of(Send, sent) if type(e.message) is AskRanges}
     assert set(asked) == {MEMBER, NODES[1]}
     fetched: list[Send] = []
     for peer, ask in asked.items():
@@ -170,7 +173,7 @@ def test_storage_nodes_compare_with_each_other_while_there_is_no_leader() -> Non
         desk.link(other, up=False)
     fellow = Member()
     fellow.take(frames, START - 50)
-    effects = desk.wait(2 * TICK_S)
+    effects = desk.wait(FIND_S + 2 * TICK_S)
     [ask] = [
         e.message for e in of(Send, effects) if e.to == NODES[1] and type(e.message) is AskRanges
     ]
@@ -196,7 +199,9 @@ def test_a_storage_node_answers_another_one_with_its_recent_frames() -> None:
     [told] = of(Send, desk.hear(NODES[1], AskRanges(ticket=4, part=PART)))
     assert isinstance(told.message, Ranges)
     assert [each.count for each in told.message.ranges] == [3]
-    [handed] = of(Send, desk.hear(NODES[1], AskLacking(ticket=5, part=PART, low=0, high=1 << 62)))
+    [handed] = of(
+        Send, desk.hear(NODES[1], AskLacking(ticket=5, part=PART, report=4, low=0, high=1 << 62))
+    )
     assert handed.message == Lacking(ticket=5, frames=tuple(frames))
     assert of(Send, desk.hear(STRANGER, AskRanges(ticket=6, part=PART))) == []
 
@@ -243,6 +248,15 @@ def test_a_link_that_comes_again_lets_everything_be_compared_again() -> None:
     desk.link(MEMBER)
     [first, *_] = desk.talk(member, 2 * TICK_S)
     assert first == AskRanges(ticket=first.ticket, part=PART, cursor=0, after=first.after)
+
+
+def test_a_follower_gets_the_log_of_its_leader_before_it_compares() -> None:
+    desk, member = ComparingDesk(size=3), with_frames(made(5))
+    desk.hear(NODES[1], Lead(PART, desk.status.epoch + 1, 5))  # its log has five messages
+    desk.settle()
+    assert desk.talk(member, CATCH_UP_S - 5.0) == []
+    assert kinds(desk.talk(member, 10.0)) != []  # it does not come
+    assert desk.state.held == 5
 
 
 def test_a_stream_that_names_this_node_no_more_is_not_compared() -> None:
@@ -485,7 +499,7 @@ def test_a_member_that_does_not_answer_is_asked_less_and_less_often() -> None:
 
 def test_one_that_does_not_answer_keeps_nobody_else_from_being_compared() -> None:
     desk, frames = ComparingDesk(size=2), made(3)  # the other storage node says nothing
-    desk.talk(with_frames(frames), ROUND_S)
+    desk.talk(with_frames(frames), FIND_S + ROUND_S)
     assert desk.state.held + desk.state.length == 3
 
 

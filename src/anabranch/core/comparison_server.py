@@ -43,6 +43,7 @@ class _Report(msgspec.Struct, eq=False):
     """The frames that were reported last to a storage node."""
 
     part: StreamPart
+    ticket: int
     names: list[bytes]  # ascending
     frames: dict[bytes, bytes]  # by name
     until: float
@@ -82,7 +83,8 @@ class ComparisonServer:
         if not self._stores(ask.part.stream, sender):
             return []
         report = self._reports.get(sender)
-        if not self._allows(sender, now) or report is None or report.part != ask.part:
+        is_there = report is not None and (report.part, report.ticket) == (ask.part, ask.report)
+        if not self._allows(sender, now) or report is None or not is_there:
             return [Send(sender, Lacking(ticket=ask.ticket, problem=BUSY))]
         known = split(ask.names)
         if known is None:
@@ -131,7 +133,7 @@ class ComparisonServer:
             return Ranges(ticket=ask.ticket, cursor=cursor)
         _add_others(new, kept, cuts, ask.after)
         names = sorted(new)
-        self._reports[sender] = _Report(ask.part, names, new, now + REPORT_S)
+        self._reports[sender] = _Report(ask.part, ask.ticket, names, new, now + REPORT_S)
         ranges = tuple(range_of(names, low, high) for low, high in cuts)
         return Ranges(ticket=ask.ticket, ranges=ranges, cursor=cursor, more=more)
 

@@ -54,6 +54,7 @@ LATE_S = 3.0  # a tick that comes so late shows that this process was stopped
 EVERY_S = 10.0  # from one comparison with a node to the next,
 IDLE_S = 30.0  # at most, while the node reports no new frames
 SOON_S = 2.5  # after one that was the first, or that found frames: others were too young for it
+CATCH_UP_S = 30.0  # how long a comparison waits for the copy of the leader's log
 MAX_BACK_OFF_S = 300.0  # after many that brought nothing but claims
 ANSWER_S = 5.0
 REPORT_AGE_S = 15.0  # the other node forgets its report after twice this time
@@ -108,6 +109,7 @@ class _Round(msgspec.Struct, eq=False):
     late_at: float
     ticket: int = 0
     reports: int = 0
+    report: int = 0  # the ticket of the last one
     ranges: tuple[FrameRange, ...] = ()
     next_cursor: int = 0
     more: bool = False
@@ -245,12 +247,18 @@ class Comparisons:
         """Begin the comparison with a node that has been due for longest."""
         if peer in self._rounds or len(self._rounds) >= MAX_ROUNDS:
             return []
-        due = [pair for pair in self._pairs.get(peer, {}).values() if pair.due_at <= now]
+        pairs = self._pairs.get(peer, {}).values()
+        due = [pair for pair in pairs if pair.due_at <= now and not self._is_catching_up(pair, now)]
         if not due:
             return []
         pair = min(due, key=lambda each: each.due_at)
         round_ = self._rounds[peer] = _Round(pair, pair.cursor, now, groups=[])
         return [self._ask_ranges(round_, now)]
+
+    def _is_catching_up(self, pair: _Pair, now: float) -> bool:
+        """Tell whether the leader's log is likely to bring what others would be asked for."""
+        log = self._logs[pair.part]
+        return now < pair.due_at + CATCH_UP_S and log.standing.is_behind(now)
 
     def _ask_ranges(self, round_: _Round, now: float) -> Effect:
         self._ticket += 1
@@ -303,6 +311,7 @@ class Comparisons:
     def _heard_ranges(self, round_: _Round, report: Ranges, now: float) -> list[Effect]:
         _check(report, round_.cursor)
         round_.reports += 1
+        round_.report = report.ticket
         round_.ranges, round_.reported_at = report.ranges, now
         round_.next_cursor, round_.more = report.cursor, report.more
         if not report.ranges:
@@ -353,6 +362,7 @@ class Comparisons:
         ask = AskLacking(
             ticket=self._ticket,
             part=pair.part,
+            report=round_.report,
             low=group.low,
             high=group.high,
             names=b"".join(group.known),

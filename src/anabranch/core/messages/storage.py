@@ -258,6 +258,7 @@ class AskLacking(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
 
     ticket: Ticket
     part: StreamPart
+    report: Ticket  # the ticket of the report
     low: Number
     high: Number
     names: Annotated[bytes, msgspec.Meta(max_length=MAX_NAMED * NAME_BYTES)] = b""
