@@ -13,7 +13,7 @@ from anabranch.core.frame_ranges import digest_of
 from anabranch.core.frames import name, peek
 from anabranch.core.ids import MAX_SKEW_S
 from anabranch.core.log_standing import FIND_S
-from anabranch.core.machine import Send
+from anabranch.core.machine import Effect, Send
 from anabranch.core.messages import AskLacking, AskRanges, Control, Lacking, Lead, Ranges
 from anabranch.core.messages.storage import MAX_NAMED, FrameRange
 from anabranch.core.storage_comparison import (
@@ -116,16 +116,16 @@ def test_where_nothing_is_lacking_no_frame_is_asked_for() -> None:
 
 def test_frames_on_their_way_to_the_disk_are_not_asked_for() -> None:
     desk, frames = ComparingDesk(), made(20)
-    desk.wait(5.0)
-    desk.settle()
+    desk.talk(Member(), ROUND_S)
     desk.take(*frames[:10])
-    assert desk.writes
+    assert desk.writes  # the others wait until this is done
     desk.take(*frames[10:])
-    member = with_frames(frames)
-    sent = [e.message for e in of(Send, desk.wait(EVERY_S))]
-    [ask] = [message for message in sent if type(message) is AskRanges][-1:]
-    answers = member.answer(NODES[0], ask, desk.now)
-    desk.hear(MEMBER, *answers)
+    member, effects = with_frames(frames), list[Effect]()
+    while not of(Send, effects):
+        effects = desk.wait(TICK_S)
+    [ask] = [effect.message for effect in of(Send, effects)]
+    desk.hear(MEMBER, *member.answer(NODES[0], ask, desk.now))
+    assert desk.finds
     assert of(Send, desk.look()) == []
     desk.settle()
     assert desk.log == frames
