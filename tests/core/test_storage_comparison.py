@@ -29,7 +29,7 @@ from anabranch.core.storage_comparison import (
     TICK_S,
     StoreRetention,
 )
-from anabranch.core.store import Adopt, Order, Settle
+from anabranch.core.store import Adopt, NamesIn, Order, Settle
 from anabranch.sim.stores import MemoryStore
 from comparison_desk import MEMBER, PUBLISHERS, ComparingDesk, Member, parts_of
 from machines import NODES, PART, SIGNERS, START, Chain, forged, of
@@ -248,6 +248,31 @@ def test_a_link_that_comes_again_lets_everything_be_compared_again() -> None:
     desk.link(MEMBER)
     [first, *_] = desk.talk(member, 2 * TICK_S)
     assert first == AskRanges(ticket=first.ticket, part=PART, cursor=0, after=first.after)
+
+
+def test_a_comparison_with_an_earlier_leader_does_not_count_for_the_next_one() -> None:
+    desk, frames = ComparingDesk(size=3), made(5)
+    member = with_frames(frames)
+    asked = asks(desk, FIND_S + 2 * TICK_S)
+    ask = next(e for e in asked if type(e) is AskRanges)
+    desk.hear(NODES[1], Lead(PART, desk.status.epoch + 1, 0))
+    desk.wait(TICK_S)  # another comparison begins
+    assert desk.hear(MEMBER, *member.answer(NODES[0], ask, desk.now)) == []
+    assert not any(type(find.query) is NamesIn for find in desk.finds)
+
+
+def test_a_stream_that_is_deleted_while_it_is_compared_is_compared_no_more() -> None:
+    desk, member = ComparingDesk(), with_frames(made(5))
+    [ask] = asks(desk, TICK_S)
+    desk.registry.confirmed = desk.now + 1.0
+    desk.registry.state.created = None
+    desk.learn()
+    desk.settle()
+    assert desk.state.length == 0
+    for answer in member.answer(NODES[0], ask, desk.now):
+        desk.hear(MEMBER, answer)
+    assert of(Send, desk.settle()) == []
+    assert asks(desk, 60.0) == []
 
 
 def test_a_follower_gets_the_log_of_its_leader_before_it_compares() -> None:

@@ -34,7 +34,6 @@ from anabranch.core.ids import (
     SEQUENCE_BITS,
     FrameHead,
     NodeId,
-    PartKey,
     StreamPart,
     number_of,
     part_key,
@@ -153,7 +152,6 @@ class Comparisons:
         self._leaders: dict[StreamPart, tuple[int, NodeId]] = {}
         self._allowances: dict[NodeId, _Allowance] = {}
         self._ticket = 0
-        self._keys: dict[StreamPart, PartKey] = {}
         self.wakeup_at: float | None = None
         # What comparisons have brought, and what was not taken of it, by reason.
         self.counts = dict.fromkeys(("taken", "unpermitted", "old", "future", "too-much"), 0)
@@ -227,7 +225,7 @@ class Comparisons:
                         continue
                     pair = _Pair(part, peer, now)
                 elif is_new_leader:  # places may have been taken back: compare everything again
-                    pair.due_at, pair.wait_s, pair.cursor, pair.is_new = now, EVERY_S, 0, True
+                    pair = _Pair(part, peer, now)
                 self._pairs.setdefault(peer, {})[part] = pair
                 count += 1
         for peer, round_ in list(self._rounds.items()):
@@ -257,7 +255,9 @@ class Comparisons:
 
     def _is_catching_up(self, pair: _Pair, now: float) -> bool:
         """Tell whether the leader's log is likely to bring what others would be asked for."""
-        log = self._logs[pair.part]
+        log = self._logs.get(pair.part)
+        if log is None or not log.is_active:
+            return True  # the pair is forgotten at the next tick
         return now < pair.due_at + CATCH_UP_S and log.standing.is_behind(now)
 
     def _ask_ranges(self, round_: _Round, now: float) -> Effect:
