@@ -37,6 +37,7 @@ from anabranch.core.store import (
     LogState,
     LogWrite,
     Named,
+    NamesIn,
     Order,
     OrderHeld,
     Page,
@@ -126,6 +127,25 @@ def test_a_frame_is_held_until_it_has_its_place(store: Store) -> None:
     assert (after.held, after.length) == (1, peek(third).count + peek(first).count)
     assert write(store, OrderHeld(PART, 1, 9, 10))[0][0].held == 0
     assert [row.entry.frame for row in page(store).placed] == [third, first, second]
+
+
+def test_names_are_found_by_their_numbers_whether_placed_or_held(store: Store) -> None:
+    write(store, Order(PART, 1, 70, (POOL[4], POOL[0])), Keep(PART, (POOL[7], POOL[2]), 5))
+    kept = sorted((POOL[4], POOL[0], POOL[7], POOL[2]), key=frames.name)
+    names = [frames.name(frame) for frame in kept]
+    middle = peek(kept[1]).last
+    spans = ((0, MAX_NUMBER, 9), (middle, middle, 9), (middle + 1, MAX_NUMBER, 1), (5, 4, 9))
+    found = store.find(NamesIn(PART, spans))
+    at_middle = tuple(n for n, f in zip(names, kept, strict=True) if peek(f).last == middle)
+    after = tuple(n for n, f in zip(names, kept, strict=True) if peek(f).last > middle)
+    assert found == Answer(names=(tuple(names), at_middle, after[:1], ()))
+
+
+def test_what_was_placed_first_of_what_is_left_is_told_with_names(store: Store) -> None:
+    write(store, Restart(PART, 10, b"h" * 32))
+    assert store.find(NamesIn(PART, ())).floor_ms == 0  # nothing is left
+    write(store, Order(PART, 1, 70, (POOL[0],)), Order(PART, 1, 80, (POOL[3],)))
+    assert store.find(NamesIn(PART, ())).floor_ms == 70
 
 
 def test_a_frame_gets_one_place_however_often_it_comes(store: Store) -> None:
@@ -336,6 +356,10 @@ def compare(pair: Pair, data: st.DataObject) -> None:
     heads = [peek(frame) for frame in data.draw(some_frames)]
     named = Named(part, tuple(FrameName(head.chain, head.last) for head in heads))
     assert pair.disk.find(named) == pair.memory.find(named)
+    numbers = st.sampled_from([0, *sorted({peek(frame).last for frame in POOL}), MAX_NUMBER])
+    spans = data.draw(st.lists(st.tuples(numbers, numbers, st.integers(0, 20)), max_size=3))
+    names = NamesIn(part, tuple(spans))
+    assert pair.disk.find(names) == pair.memory.find(names)
     for _ in range(3):
         size = data.draw(st.sampled_from([1, 500, LARGE]))
         limit = data.draw(st.sampled_from([MAX_NUMBER, state(pair.memory, part).high]))

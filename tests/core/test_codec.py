@@ -22,6 +22,8 @@ from anabranch.core.ids import chain_key, stream_part
 from anabranch.core.messages import (
     Acknowledged,
     AskEntries,
+    AskLacking,
+    AskRanges,
     AskStored,
     Bye,
     ChainChanged,
@@ -40,6 +42,7 @@ from anabranch.core.messages import (
     Introduce,
     KeyAnswer,
     KeyRequest,
+    Lacking,
     Lead,
     Leave,
     ListChains,
@@ -47,6 +50,7 @@ from anabranch.core.messages import (
     Meet,
     Probe,
     Probed,
+    Ranges,
     ReadChain,
     Refused,
     Report,
@@ -61,7 +65,7 @@ from anabranch.core.messages import (
     Written,
 )
 from anabranch.core.messages.registry import NETWORK
-from anabranch.core.messages.storage import Entry, FrameName, Holding, Selection, Span
+from anabranch.core.messages.storage import Entry, FrameName, FrameRange, Holding, Selection, Span
 
 GOLDEN = Path(__file__).parent / "golden" / "packets.txt"
 HEAD = bytes([codec.PROTOCOL_VERSION, codec.CONTROL])
@@ -104,10 +108,22 @@ EXAMPLES: list[Control] = [
     Lead(PART, 2, 300),
     Fetch(PART, 2, 300, b"h" * 32, 299),
     AskEntries(5, PART, 300, 310),
+    AskRanges(ticket=6, part=PART, cursor=2**60, after=2**59),
+    Ranges(
+        ticket=6,
+        ranges=(FrameRange(low=2**59, high=2**60, count=300, digest=b"d" * 16),),
+        cursor=2**60,
+        more=True,
+        problem="busy",
+    ),
+    AskLacking(
+        ticket=7, part=PART, report=6, low=2**59, high=2**60, names=b"n" * 36, cursor=b"c" * 36
+    ),
     Resent(5, (b"frame",), (300,), Selection(start=301), 1, 400, "busy", (Span(310, 320),)),
     Hand(PART, (b"frame",)),
     Fetched(PART, 2, 300, 290, 300, b"h" * 32, True, (Entry(2, 1_767_225_600_000, b"frame"),)),
     Entries(5, PART, 300, b"h" * 32, (Entry(2, 1_767_225_600_000, b"frame"),)),
+    Lacking(ticket=7, frames=(b"frame",), more=True, problem="busy"),
 ]
 
 MESSAGES = st.one_of([wire_types.values(mi.type_info(kind)) for kind in wire_types.CONTROL_TYPES])

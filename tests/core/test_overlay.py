@@ -73,6 +73,56 @@ def test_what_all_parts_remember_together_is_bounded() -> None:
     assert recent.sizes()["recent bytes of all parts"] == (0, 1_000)
 
 
+def test_frames_of_a_stored_part_are_kept_regardless_of_their_age() -> None:
+    recent = RecentFrames(keep_s=10, frames=2, size_bytes=100, stored_frames=4, stored_bytes=50)
+    recent.mark_stored(KEY, True, START)
+    for number in range(4):
+        recent.add(KEY, b"%d" % number * 10, START + 1_000 * number)
+    assert [kept.frame[:1] for kept in recent.positions(KEY)[1]] == [b"0", b"1", b"2", b"3"]
+    recent.add(KEY, b"4" * 10, START + 4_000)  # one frame too many
+    recent.add(KEY, b"5" * 25, START + 4_000)  # and too many bytes
+    assert [kept.frame[:1] for kept in recent.positions(KEY)[1]] == [b"3", b"4", b"5"]
+    sizes = recent.sizes()
+    assert sizes["recent frames of a stored part"] == (3, 4)
+    assert sizes["recent bytes of a stored part"] == (45, 50)
+    recent.mark_stored(KEY, False, START)
+    recent.add(KEY, b"6", START + 5_000)
+    assert recent.since(KEY, 0.0) == [b"6"]
+
+
+def test_newcomers_get_no_more_of_a_stored_part_than_of_others() -> None:
+    recent = RecentFrames(frames=3, size_bytes=30)
+    recent.mark_stored(KEY, True, START)
+    for number in range(9):
+        recent.add(KEY, b"%d" % number, START + number)
+    assert recent.since(KEY, START + 2) == [b"6", b"7", b"8"]
+    recent.add(KEY, bytes(29), START + 9)
+    assert recent.since(KEY, START) == [b"8", bytes(29)]
+
+
+def test_positions_grow_even_when_a_part_is_joined_again() -> None:
+    recent = RecentFrames()
+    assert recent.positions(KEY) == (0, ())
+    for _ in range(3):
+        recent.add(KEY, b"frame", START)
+    first, kept = recent.positions(KEY)
+    assert (first > 0, len(kept)) == (True, 3)
+    recent.forget(KEY)
+    recent.add(KEY, b"frame", START + 0.001)
+    assert recent.positions(KEY)[0] > first + 3
+
+
+def test_stored_parts_give_room_to_others_by_their_size() -> None:
+    recent = RecentFrames(keep_s=10, all_bytes=100)
+    recent.mark_stored(KEY, True, START)
+    for at in range(8):
+        recent.add(KEY, bytes(10), START + at)
+    for at in range(3):
+        recent.add(OTHER_KEY, bytes(10), START + 1_000 + at)
+    assert len(recent.positions(KEY)[1]) == 4  # the older half
+    assert recent.sizes()["recent bytes of all parts"] == (70, 100)
+
+
 def test_a_frame_larger_than_all_there_is_room_for_is_not_kept() -> None:
     recent = RecentFrames(size_bytes=100)
     recent.add(KEY, b"small", START)

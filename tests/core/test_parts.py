@@ -3,6 +3,8 @@
 import random
 from typing import Any
 
+import msgspec
+
 from anabranch.core.duplicates import Verdict
 from anabranch.core.ids import NodeId, StreamPart, number_of, part_key
 from anabranch.core.machine import Hold, Notice, Release
@@ -141,6 +143,18 @@ def test_of_many_tables_alike_the_fullest_is_shown() -> None:
     sizes = {name: size for name, (size, _) in mine.sizes().items()}
     assert sizes["waiting drafts"] == sizes["recent frames"] == sizes["chains"] == 3
     assert sizes["recent bytes"] == 30
+
+
+def test_a_part_whose_stream_is_stored_from_now_on_keeps_its_frames_for_longer() -> None:
+    known = {PART: plain_settings(A)}
+    mine = parts(known)
+    state, _ = mine.join(PART, START)
+    assert state is not None
+    for at, is_stored, kept in ((START, True, 1), (START + 60, True, 2), (START + 120, False, 1)):
+        known[PART] = msgspec.structs.replace(known[PART], is_stored=is_stored)
+        assert mine.change(state, at) == []  # its overlay has nothing to do
+        mine.recent.add(state.key, b"frame", at)
+        assert len(mine.recent.positions(state.key)[1]) == kept
 
 
 def test_a_part_goes_on_with_what_the_registry_says_now() -> None:

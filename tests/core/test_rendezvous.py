@@ -52,6 +52,15 @@ def test_the_settings_of_a_part() -> None:
     assert settings_of(part, StreamState(STREAM, NET), ENTRIES) is None
 
 
+def test_the_settings_say_whether_a_stream_names_storage_nodes() -> None:
+    for storage in ((), (NODES[5],)):
+        state = Writer().add(CreateStream(storage=storage)).state
+        assert isinstance(state, StreamState)
+        found = settings_of(StreamPart(STREAM, 0), state, ENTRIES)
+        assert found is not None
+        assert found.is_stored is bool(storage)
+
+
 def test_the_weights_are_what_is_written_down() -> None:
     """Nodes of different releases must agree on them."""
     order = [contact.address[-1] for contact in trackers_for(StreamPart(STREAM, 0), TRACKERS)]

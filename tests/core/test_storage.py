@@ -252,6 +252,19 @@ def test_a_forgery_and_a_frame_of_another_part_cost_the_link() -> None:
     assert desk.writes == []
 
 
+def test_a_forgery_after_a_good_frame_does_not_stop_the_log() -> None:
+    desk, chain = Desk(size=1), Chain(PUBLISHERS[0])
+    for _ in range(10):
+        desk.wait(1.0)
+        desk.settle()
+    good, bad, later = chain.frame(at=desk.now), chain.frame(at=desk.now), chain.frame(at=desk.now)
+    with pytest.raises(RemoteError, match="forged"):
+        desk.hear(PUBLISHERS[0].node, Hand(PART, (good, forged(bad))))
+    desk.take(later)
+    desk.settle()
+    assert desk.log == [later]
+
+
 def test_a_link_that_stood_before_the_registry_told_of_it_counts() -> None:
     desk = Desk(place=2, links=False)
     desk.registry.name((0, 1))

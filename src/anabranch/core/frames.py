@@ -41,6 +41,10 @@ _AROUND_BODY_BYTES = HEAD_BYTES + SIGNATURE_BYTES
 MIN_FRAME_BYTES = HEAD_BYTES + 1 + SIGNATURE_BYTES
 MAX_FRAME_BYTES = HEAD_BYTES + MAX_FRAME_BODY_BYTES + SIGNATURE_BYTES
 
+_CHAIN = slice(17, 45)  # where it stands in the head,
+LAST_NUMBER = slice(61, 69)  # and the frame's last number
+NAME_BYTES = 36  # of a frame: its last number and its chain
+
 _DOMAIN = b"anabranch frame v1\0"
 # Each hash begins as a copy of this one: OpenSSL searches its providers for every one that is new.
 _HASH_BEGUN = hashlib.sha256(_DOMAIN)
@@ -99,6 +103,14 @@ def peek(data: bytes, at: int = 0, end: int | None = None) -> FrameHead:
     if not (fits and previous < first <= last < _NUMBERS_END):
         raise RemoteError("frame-numbers", f"{count} from {first} to {last}, after {previous}")
     return FrameHead(part, chain, previous, first, last, count)
+
+
+def name(frame: bytes) -> bytes:
+    """Return the name of a frame whose head is good: its last number and its chain.
+
+    The order of these bytes is the order of (last number, chain).
+    """
+    return frame[LAST_NUMBER] + frame[_CHAIN]
 
 
 def digest(frame: bytes) -> bytes:

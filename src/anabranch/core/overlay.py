@@ -6,18 +6,19 @@ keeps everything that all overlays share: links, duplicates, signatures, deliver
 
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar
 
 import msgspec
 
 from anabranch.core.errors import LocalError
-from anabranch.core.ids import FrameHead, NodeId, PartKey, StreamPart
+from anabranch.core.ids import FrameHead, NodeId, PartKey, StreamPart, number_of
 from anabranch.core.machine import Effect, Sizes
 from anabranch.core.messages import AboutParts, Contact
 from anabranch.core.messages.tracker import MAX_NEIGHBOURS
 
 DEFAULT_DEGREE = 4
+LONG_AGO = float("-inf")
 
 
 class PartSettings(msgspec.Struct, frozen=True):
@@ -26,6 +27,7 @@ class PartSettings(msgspec.Struct, frozen=True):
     overlay: str = "random-regular"
     degree: int = DEFAULT_DEGREE
     trackers: tuple[Contact, ...] = ()  # in the order in which a node turns to them
+    is_stored: bool = False  # whether the stream names storage nodes
 
     def __post_init__(self) -> None:
         if not 2 <= self.degree <= MAX_NEIGHBOURS:
@@ -44,7 +46,9 @@ class Carried(msgspec.Struct, gc=False):
     frame: bytes
 
 
-class _Kept(msgspec.Struct, gc=False):
+class Kept(msgspec.Struct, gc=False):
+    """A recent frame, and when it came."""
+
     at: float
     frame: bytes
 
@@ -52,11 +56,13 @@ class _Kept(msgspec.Struct, gc=False):
 class _Recent:
     """The recent frames of one part, oldest first, and how many bytes they have."""
 
-    __slots__ = ("bytes", "frames")
+    __slots__ = ("bytes", "ends_at", "frames", "is_stored")
 
-    def __init__(self) -> None:
-        self.frames: deque[_Kept] = deque()
+    def __init__(self, ends_at: int) -> None:
+        self.frames: deque[Kept] = deque()
         self.bytes = 0
+        self.is_stored = False
+        self.ends_at = ends_at  # the position of the next frame; those before it have lower ones
 
 
 class RecentFrames:
@@ -64,9 +70,12 @@ class RecentFrames:
 
     What all parts of a node have together is bounded in bytes, too: parts that have gone quiet
     give theirs up first, and then those with most of them the oldest half.
+
+    Frames of stored streams are kept regardless of their age, within larger bounds: a storage node
+    that was away asks for them (comparison_server.py).
     """
 
-    __slots__ = ("_bytes", "_most_bytes", "_parts", "bounds", "keep_s")
+    __slots__ = ("_bytes", "_most_bytes", "_parts", "bounds", "keep_s", "stored_bounds")
 
     def __init__(
         self,
@@ -74,33 +83,62 @@ class RecentFrames:
         frames: int = 2_048,
         size_bytes: int = 1 << 20,
         all_bytes: int = 64 << 20,
+        stored_frames: int = 16_384,
+        stored_bytes: int = 8 << 20,
     ) -> None:
         self.keep_s = keep_s
         self.bounds = (frames, size_bytes)
+        self.stored_bounds = (stored_frames, stored_bytes)  # of a part whose stream is stored
         self._most_bytes = all_bytes
         self._bytes = 0  # of all parts
         self._parts: dict[PartKey, _Recent] = {}
 
     def add(self, part: PartKey, frame: bytes, now: float) -> None:
         """Remember a frame and forget what is too old or too much."""
-        recent = self._parts.get(part)
-        if recent is None:
-            recent = self._parts[part] = _Recent()
-        frames, (most, most_bytes) = recent.frames, self.bounds
-        frames.append(_Kept(now, frame))
+        recent = self._parts.get(part) or self._begin(part, now)
+        frames = recent.frames
+        most, most_bytes = self.stored_bounds if recent.is_stored else self.bounds
+        oldest_at = LONG_AGO if recent.is_stored else now - self.keep_s
+        frames.append(Kept(now, frame))
+        recent.ends_at += 1
         recent.bytes += len(frame)
         self._bytes += len(frame)
         while frames and (
-            recent.bytes > most_bytes or len(frames) > most or frames[0].at < now - self.keep_s
+            recent.bytes > most_bytes or len(frames) > most or frames[0].at < oldest_at
         ):
             self._drop_oldest(recent)
         if self._bytes > self._most_bytes:
             self._make_room(now)
 
     def since(self, part: PartKey, at: float) -> list[bytes]:
-        """Return the frames that came at or after `at`, oldest first."""
+        """Return the newest frames that came at or after `at`, oldest first."""
         recent = self._parts.get(part)
-        return [kept.frame for kept in recent.frames if kept.at >= at] if recent else []
+        if recent is None:
+            return []
+        found: list[bytes] = []
+        most, room = self.bounds
+        for kept in reversed(recent.frames):
+            room -= len(kept.frame)
+            if kept.at < at or room < 0 or len(found) == most:
+                break
+            found.append(kept.frame)
+        found.reverse()
+        return found
+
+    def mark_stored(self, part: PartKey, is_stored: bool, now: float) -> None:
+        """Note whether the stream of a part names storage nodes, and so which bounds hold."""
+        recent = self._parts.get(part)
+        if recent is not None or is_stored:
+            (recent or self._begin(part, now)).is_stored = is_stored
+
+    def positions(self, part: PartKey) -> tuple[int, Sequence[Kept]]:
+        """Return all frames of a part, oldest first, and the position of the first of them.
+
+        Positions begin above 0, grow by one with each frame, and go on growing when a part is
+        joined again.
+        """
+        recent = self._parts.get(part)
+        return (recent.ends_at - len(recent.frames), recent.frames) if recent else (0, ())
 
     def forget(self, part: PartKey) -> None:
         """Drop everything about a part that was left."""
@@ -110,12 +148,18 @@ class RecentFrames:
 
     def sizes(self) -> Sizes:
         """Return the fullest part's frames and bytes with their bounds, and the bytes of all."""
-        parts = self._parts.values()
-        return {
-            "recent frames": (max((len(r.frames) for r in parts), default=0), self.bounds[0]),
-            "recent bytes": (max((r.bytes for r in parts), default=0), self.bounds[1]),
-            "recent bytes of all parts": (self._bytes, self._most_bytes),
-        }
+        sizes: Sizes = {}
+        kinds = (("", False, self.bounds), (" of a stored part", True, self.stored_bounds))
+        for kind, is_stored, (most, most_bytes) in kinds:
+            parts = [each for each in self._parts.values() if each.is_stored == is_stored]
+            if parts or not is_stored:
+                sizes["recent frames" + kind] = (_most(len(r.frames) for r in parts), most)
+                sizes["recent bytes" + kind] = (_most(r.bytes for r in parts), most_bytes)
+        return sizes | {"recent bytes of all parts": (self._bytes, self._most_bytes)}
+
+    def _begin(self, part: PartKey, now: float) -> _Recent:
+        recent = self._parts[part] = _Recent(1 + number_of(int(now * 1000), 0))
+        return recent
 
     def _drop_oldest(self, recent: _Recent) -> None:
         size = len(recent.frames.popleft().frame)
@@ -125,7 +169,8 @@ class RecentFrames:
     def _make_room(self, now: float) -> None:
         """Free a quarter at least, so that many frames may come before the next time."""
         for recent in self._parts.values():
-            while recent.frames and recent.frames[0].at < now - self.keep_s:
+            oldest_at = LONG_AGO if recent.is_stored else now - self.keep_s
+            while recent.frames and recent.frames[0].at < oldest_at:
                 self._drop_oldest(recent)
         by_size = sorted(self._parts.values(), key=lambda recent: -recent.bytes)
         while self._bytes > self._most_bytes * 3 // 4:
@@ -135,6 +180,10 @@ class RecentFrames:
                     self._drop_oldest(recent)
                 if self._bytes <= self._most_bytes * 3 // 4:
                     return
+
+
+def _most(counts: Iterable[int]) -> int:
+    return max(counts, default=0)
 
 
 class Overlay:

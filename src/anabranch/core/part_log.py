@@ -12,7 +12,7 @@ from functools import partial
 
 import msgspec
 
-from anabranch.core.frames import peek
+from anabranch.core.frames import name, peek
 from anabranch.core.ids import FrameHead, NodeId, StreamPart
 from anabranch.core.log_election import Election
 from anabranch.core.log_following import CheckPage, Following, Staged
@@ -139,6 +139,11 @@ class PartLog:
         """Learn which offsets the disk lacks."""
         standing = self.standing
         standing.state = msgspec.structs.replace(standing.state, missing=missing)
+
+    def pending_names(self) -> list[bytes]:
+        """Return the names of frames that are still on their way to the disk."""
+        written = self._saving.frames if self._saving is not None else []
+        return [name(frame) for frame in (*written, *self._frames)]
 
     @property
     def needs_sweep(self) -> bool:

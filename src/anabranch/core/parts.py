@@ -91,6 +91,7 @@ class Parts:
         seen = Duplicates(self._budget, floor)
         state = Part(part, part_key(part), settings, overlay, seen)
         self._parts[state.key] = self._named[part] = state
+        self.recent.mark_stored(state.key, settings.is_stored, now)
         return state, overlay.join(part, settings, now)
 
     def change(self, state: Part, now: float) -> list[Effect] | None:
@@ -99,6 +100,9 @@ class Parts:
         if settings is None or settings == before:
             return None if settings is None else []
         state.settings = settings
+        self.recent.mark_stored(state.key, settings.is_stored, now)
+        if settings == msgspec.structs.replace(before, is_stored=settings.is_stored):
+            return []  # nothing that the overlay has to know
         if settings.overlay == before.overlay:
             return state.overlay.change(state.part, settings, now)
         left = state.overlay.leave(state.part, now)

@@ -113,6 +113,8 @@ class Peer:
         self._keys = keys(self._parts, self._congestion) if keys is not None else None
         self._reader = reader(self._parts, self._keys) if reader is not None else None
         self._storage = storage(self._user_of) if storage is not None else None
+        if self._storage is not None:
+            self._storage.attach(self._parts)
         ours = (self._keys, self._reader, self._storage, receipts)
         self._services = Services((*services, *(each for each in ours if each is not None)))
         do = (self._applied, self._served)

@@ -11,6 +11,7 @@ from functools import partial
 
 import msgspec
 
+from anabranch.core.comparison_server import ComparisonServer
 from anabranch.core.duplicates import NEW
 from anabranch.core.frames import is_clear
 from anabranch.core.gaps import Gaps
@@ -37,7 +38,7 @@ from anabranch.core.machine import (
     Sizes,
     fullest,
 )
-from anabranch.core.messages import Control, Resend, Resent
+from anabranch.core.messages import AskLacking, AskRanges, Control, Resend, Resent
 from anabranch.core.overlay import Carried
 from anabranch.core.parts import Part, Parts
 from anabranch.core.replay import Replay
@@ -74,7 +75,7 @@ class _Audience(msgspec.Struct, eq=False):
 class Reader(Service):
     """All who read in order on this node."""
 
-    messages = (Resend, Resent)
+    messages = (Resend, Resent, AskRanges, AskLacking)
     events = (Open, Drained, Close)
 
     def __init__(
@@ -92,6 +93,7 @@ class Reader(Service):
         self._inspector = Inspector(registry, verify)
         self._resends = Resends()
         self._lending = Lending(parts)
+        self._comparison_server = ComparisonServer(parts, self._stores)
         self._readings: dict[int, _Reading] = {}
         self._replays: dict[int, Replay] = {}  # those that have not ended
         self._orders: dict[PartKey, list[Subscription]] = {}
@@ -234,8 +236,16 @@ class Reader(Service):
         """Take an answer to a question of ours, or answer a neighbour's."""
         if type(message) is Resend:
             return self._lending.answer(sender, message, now)
+        if type(message) is AskRanges:
+            return self._comparison_server.ask_ranges(sender, message, now)
+        if type(message) is AskLacking:
+            return self._comparison_server.ask_lacking(sender, message, now)
         assert type(message) is Resent
         return self._go_on(self._resends.receive(sender, message, now), now)
+
+    def _stores(self, stream: str, node: NodeId) -> bool:
+        """Tell whether a stream names a node as its storage node."""
+        return any(node == keeper.node for keeper in self._sources.keepers(stream))
 
     def _admit(
         self, key: PartKey, head: FrameHead, frame: bytes, sender: NodeId, now: float
@@ -303,6 +313,7 @@ class Reader(Service):
         """Ask those whom we can reach now; ask nobody whom we cannot."""
         if not up:
             self._lending.gone(peer)
+            self._comparison_server.gone(peer)
         self._sweeps.stir(now)
         return self._go_on(self._resends.link(peer, up, now), now)
 
@@ -337,6 +348,7 @@ class Reader(Service):
         orders = [reading.order.sizes() for reading in self._readings.values()]
         replays = [replay.sizes() for replay in self._replays.values()]
         tables = [self._gaps.sizes(), self._resends.sizes(), self._lending.sizes()]
+        tables.append(self._comparison_server.sizes())
         return fullest([readings, *tables, self._sweeps.sizes(), *orders, *replays])
 
 

@@ -48,4 +48,9 @@ def settings_of(
         return None
     trackers = trackers_for(part, entries, created.trackers)
     in_favour_first = sorted(trackers, key=lambda contact: contact.node in left)
-    return PartSettings(created.overlay, created.degree, tuple(in_favour_first))
+    return PartSettings(
+        overlay=created.overlay,
+        degree=created.degree,
+        trackers=tuple(in_favour_first),
+        is_stored=bool(created.storage),
+    )

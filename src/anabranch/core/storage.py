@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from anabranch.core import frames
 from anabranch.core.changes import CreateStream
+from anabranch.core.comparison_server import ComparisonServer
 from anabranch.core.congestion import PAUSE_MS, TELL_EVERY_S
 from anabranch.core.errors import RemoteError
 from anabranch.core.identity import Signer, Verify
@@ -37,13 +38,17 @@ from anabranch.core.machine import (
 )
 from anabranch.core.messages import (
     AskEntries,
+    AskLacking,
+    AskRanges,
     AskStored,
     Control,
     Entries,
     Fetch,
     Fetched,
     Hand,
+    Lacking,
     Lead,
+    Ranges,
     Resend,
     StorageSlowDown,
     Vote,
@@ -53,10 +58,11 @@ from anabranch.core.messages.links import slow_down_digest
 from anabranch.core.messages.registry import NETWORK
 from anabranch.core.messages.storage import FrameName, Holding
 from anabranch.core.part_log import FromFellow, LogStatus, PartLog
-from anabranch.core.parts import MAX_PARTS, Part
+from anabranch.core.parts import MAX_PARTS, Part, Parts
 from anabranch.core.receipts import signed_bytes
 from anabranch.core.registry_view import Registry
 from anabranch.core.service import Service
+from anabranch.core.storage_comparison import Comparisons, StoreRetention
 from anabranch.core.storage_disk import Disk
 from anabranch.core.storage_repair import Repairs, Sweep
 from anabranch.core.storage_resends import Readers, Resends, UserOf
@@ -66,12 +72,16 @@ from anabranch.core.verified_frames import VerifiedFrames
 
 MAX_LOGS = MAX_PARTS  # that are kept up to date
 CONFIRM_S = 10.0  # how often the registry is asked whether a stream is deleted indeed
+KEEP_ALL = StoreRetention()
 
 
 class Storage(Service):
     """Keeps the streams that name this node."""
 
-    messages = (Resend, AskEntries, Entries, AskStored, Hand, Vote, Voted, Lead, Fetch, Fetched)
+    messages = (
+        *(Resend, AskEntries, Entries, AskStored, Hand, Vote, Voted, Lead, Fetch, Fetched),
+        *(AskRanges, Ranges, AskLacking, Lacking),
+    )
     events = (Wrote, Found, Damaged)
 
     def __init__(
@@ -83,6 +93,7 @@ class Storage(Service):
         rng: random.Random,
         states: Iterable[LogState],
         user_of: UserOf,
+        retention: StoreRetention = KEEP_ALL,
     ) -> None:
         """Go on where the logs on the disk stand, as the store says."""
         self._me = signer.node
@@ -104,8 +115,17 @@ class Storage(Service):
         self._repairs = Repairs(self._disk)
         self._sweep = Sweep(self._logs, self._disk, self._repairs)
         self._resends = Resends(self._disk, self._readers, self._repairs.add)
+        self.comparisons = Comparisons(
+            self._logs, self._disk, registry, self._verified, retention, self._take_found
+        )
+        self._comparison_server: ComparisonServer | None = None
         for state in states:
             self._add(state)
+
+    def attach(self, parts: Parts) -> None:
+        """Compare the logs with the neighbours in the overlays of these parts."""
+        self.comparisons.attach(parts)
+        self._comparison_server = ComparisonServer(parts, self._registry.stores)
 
     # --- What others may ask --------------------------------------------------------------
 
@@ -133,7 +153,9 @@ class Storage(Service):
         active = sum(1 for log in self._logs.values() if log.is_active)
         tables = [log.sizes() for log in self._logs.values()]
         tables += [self._disk.sizes(), self._resends.sizes(), self._repairs.sizes()]
-        tables.append(self._verified.sizes())
+        tables += [self._verified.sizes(), self.comparisons.sizes()]
+        if self._comparison_server is not None:
+            tables.append(self._comparison_server.sizes())
         slowed = (len(self._slowed_at), MAX_LOGS)
         return {"logs": (active, MAX_LOGS), "parts slowed": slowed} | fullest(tables)
 
@@ -283,12 +305,17 @@ class Storage(Service):
         word = StorageSlowDown(part, self._me, PAUSE_MS, at_ms, self._signer.sign(digest))
         return [Send(peer, word) for peer in state.overlay.neighbours(part)]
 
+    def _take_found(self, log: PartLog, frame: bytes, now: float) -> list[Effect]:
+        """Take a verified frame that a comparison has found."""
+        return self._tended(log, log.take(frame, now), now)
+
     def _hand(self, sender: NodeId, hand: Hand, now: float) -> list[Effect]:
         """Take frames from who published them, or from another storage node."""
         log = self._logs.get(hand.part)
         if log is None or not log.is_active:
             return []
-        key, effects = part_key(hand.part), list[Effect]()
+        # All of them are checked before any is taken: what was begun must be done.
+        key, good = part_key(hand.part), list[bytes]()
         for frame in hand.frames:
             head = frames.peek(frame)
             if head.part != key:
@@ -297,7 +324,8 @@ class Storage(Service):
                 continue
             if not self._verified.check(head, frame):
                 raise RemoteError("forged", str(hand.part))
-            effects += log.take(frame, now)
+            good.append(frame)
+        effects = [effect for frame in good for effect in log.take(frame, now)]
         return self._tended(log, effects, now)
 
     def _may_hand(self, sender: NodeId, part: StreamPart, head: FrameHead, now: float) -> bool:
@@ -328,7 +356,20 @@ class Storage(Service):
             effects = self._hand(sender, message, now)
         elif isinstance(message, FromFellow):
             effects = self._from_fellow(sender, message, now)
+        elif self._comparison_server is not None:
+            effects = self._compare(self._comparison_server, sender, message, now)
         return self._done(effects, now)
+
+    def _compare(
+        self, server: ComparisonServer, sender: NodeId, message: Control, now: float
+    ) -> list[Effect]:
+        """Take an answer of a comparison, or answer another storage node's."""
+        if type(message) is AskRanges:
+            return server.ask_ranges(sender, message, now)
+        if type(message) is AskLacking:
+            return server.ask_lacking(sender, message, now)
+        assert isinstance(message, Ranges | Lacking), message
+        return self.comparisons.receive(sender, message, now)
 
     def _ask_stored(self, sender: NodeId, ask: AskStored, now: float) -> list[Effect]:
         log = self._logs.get(ask.part)
@@ -379,6 +420,9 @@ class Storage(Service):
             return []
         else:
             self._linked.remove(peer)
+            if self._comparison_server is not None:
+                self._comparison_server.gone(peer)
+        self.comparisons.link(peer, up)
         effects: list[Effect] = []
         for log in self._logs.values():
             if peer in log.standing.members:
@@ -409,6 +453,8 @@ class Storage(Service):
         effects += self._repairs.wake(now)
         if self._sweep.wakeup_at is not None and self._sweep.wakeup_at <= now:
             effects += self._sweep.wake(now)
+        if self.comparisons.wakeup_at is not None and self.comparisons.wakeup_at <= now:
+            effects += self.comparisons.wake(now)
         if self._confirm_at is not None and self._confirm_at <= now:
             self._confirm_at = None
             for stream in list(self._deleted):
@@ -430,8 +476,10 @@ class Storage(Service):
         return effects + self._repairs.tend(log, now)
 
     def _done(self, effects: list[Effect], now: float) -> list[Effect]:
+        self.comparisons.arm(now)
         times = (self._timers.next_at, self._repairs.wakeup_at, self._sweep.wakeup_at)
-        every = [at for at in (*times, self._confirm_at) if at is not None]
+        others = (self._confirm_at, self.comparisons.wakeup_at)
+        every = [at for at in (*times, *others) if at is not None]
         self.wakeup_at = min(every, default=None)
         return effects
 

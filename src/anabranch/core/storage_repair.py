@@ -22,7 +22,7 @@ from anabranch.core.messages.storage import MAX_NUMBER, PAGE_BYTES, Selection
 from anabranch.core.part_log import PartLog
 from anabranch.core.parts import MAX_PARTS
 from anabranch.core.storage_disk import Disk
-from anabranch.core.store import Answer, Fill, Lacking, Missing, Page
+from anabranch.core.store import Answer, Fill, HolesIn, Missing, Page
 
 ANSWER_S = 3.0
 REST_S = 30.0  # after all others were asked in vain
@@ -76,7 +76,7 @@ class Repairs:
         if repair.is_looking:
             return []
         repair.is_looking = True
-        return [self._disk.find(Lacking(log.part), partial(self._found, repair))]
+        return [self._disk.find(HolesIn(log.part), partial(self._found, repair))]
 
     def _found(self, repair: _Repair, answer: Answer, now: float) -> list[Effect]:
         log = repair.log

@@ -221,13 +221,20 @@ class HashAt(msgspec.Struct, frozen=True):
     offset: int
 
 
-class Lacking(msgspec.Struct, frozen=True):
+class HolesIn(msgspec.Struct, frozen=True):
     """The holes of a log."""
 
     part: StreamPart
 
 
-LogQuery = Page | Named | HashAt | Lacking
+class NamesIn(msgspec.Struct, frozen=True):
+    """The names of all frames with last numbers in some spans: of each span at most so many."""
+
+    part: StreamPart
+    spans: tuple[tuple[int, int, int], ...]  # the lowest number, the highest, and how many names
+
+
+LogQuery = Page | Named | HashAt | HolesIn | NamesIn
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -237,8 +244,10 @@ class Answer(msgspec.Struct, frozen=True):
     following: Selection | None = None
     hash: bytes = b""
     missing: tuple[Span, ...] = ()
-    lacking: tuple[Missing, ...] = ()  # the answer to Lacking
+    lacking: tuple[Missing, ...] = ()  # the answer to HolesIn
     problem: str = ""
+    names: tuple[tuple[bytes, ...], ...] = ()  # by span, in ascending order (NamesIn)
+    floor_ms: int = 0  # frames that were placed before this may have been deleted; 0: none were
 
 
 # How far a publisher's clock may be ahead of the leader's, and leaders' clocks of each other.

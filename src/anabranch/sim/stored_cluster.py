@@ -54,6 +54,7 @@ class StoredCluster(Cluster):
             self._attend(kept)
 
     def _prepare(self, nodes: int) -> None:
+        self._settings = msgspec.structs.replace(self._settings, is_stored=True)
         self._keepers = [self._signer(f"storage {i}").node for i in range(self._storing)]
         self.registry = StaticRegistry([part.stream for part in self.parts], self._keepers)
 

@@ -28,13 +28,14 @@ from anabranch.core.store import (
     DivergedError,
     Fill,
     HashAt,
+    HolesIn,
     Keep,
-    Lacking,
     LogQuery,
     LogState,
     LogWrite,
     Missing,
     Named,
+    NamesIn,
     Order,
     OrderHeld,
     Page,
@@ -212,12 +213,15 @@ class MemoryStore:
         log = self._parts.get(query.part) or _PartLog(query.part)
         if type(query) is HashAt:
             return Answer(hash=_hash_at(log, query.offset))
-        if type(query) is Lacking:
+        if type(query) is HolesIn:
             return Answer(lacking=log.holes)
         if type(query) is Named:
             places = [(name.last, bytes(name.chain)) for name in query.names]
             rows = [log.rows[place] for place in places if place in log.rows]
             return _answer([row for row in rows if not row.damaged], None)
+        if type(query) is NamesIn:
+            spans = (_names(log, low, high)[:most] for low, high, most in query.spans)
+            return Answer(names=tuple(spans), floor_ms=_floor_ms(log))
         assert type(query) is Page
         if query.selection.by_number:
             return _by_number(log, query)
@@ -227,6 +231,17 @@ class MemoryStore:
         """Let a frame be damaged, as a disk may."""
         log = self._parts[part]
         log.lose(log.rows[name.last, bytes(name.chain)])
+
+
+def _names(log: _PartLog, low: int, high: int) -> tuple[bytes, ...]:
+    begin, end = bisect_left(log.by_number, (low, b"")), bisect_left(log.by_number, (high + 1, b""))
+    return tuple(last.to_bytes(8) + chain for last, chain in log.by_number[begin:end])
+
+
+def _floor_ms(log: _PartLog) -> int:
+    if not log.state.start or not log.log:
+        return 0
+    return log.rows[log.log[0][1]].entry.placed_ms
 
 
 def _keep(log: _PartLog, write: Keep) -> list[Placed]:

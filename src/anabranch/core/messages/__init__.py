@@ -2,7 +2,7 @@
 
 A message is a msgpack array that opens with its tag. Tags are never used again for another
 meaning: 1 to 15 between neighbours, 16 to 31 between nodes and trackers, 32 to 47 about the
-registry, 48 to 63 about storage.
+registry, 48 to 71 about storage.
 """
 
 from anabranch.core.messages.links import (
@@ -30,12 +30,16 @@ from anabranch.core.messages.registry import (
 from anabranch.core.messages.storage import (
     Acknowledged,
     AskEntries,
+    AskLacking,
+    AskRanges,
     AskStored,
     Entries,
     Fetch,
     Fetched,
     Hand,
+    Lacking,
     Lead,
+    Ranges,
     Resend,
     Resent,
     Vote,
@@ -66,8 +70,20 @@ AboutRegistry = (
     | ListHeads
     | HeadList
 )
-Bulk = Resent | Hand | Fetched | Entries  # what holds frames, and may be as large as they are
-AboutStorage = Resend | AskStored | Acknowledged | Vote | Voted | Lead | Fetch | AskEntries | Bulk
+Bulk = Resent | Hand | Fetched | Entries | Lacking  # with frames: may be as large as they are
+AboutComparison = AskRanges | Ranges | AskLacking
+AboutStorage = (
+    Resend
+    | AskStored
+    | Acknowledged
+    | Vote
+    | Voted
+    | Lead
+    | Fetch
+    | AskEntries
+    | AboutComparison
+    | Bulk
+)
 Small = (
     AboutParts
     | AboutKeys
@@ -81,10 +97,12 @@ Small = (
     | Lead
     | Fetch
     | AskEntries
+    | AboutComparison
 )
 Control = Small | Bulk
 
 __all__ = [
+    "AboutComparison",
     "AboutKeys",
     "AboutParts",
     "AboutRegistry",
@@ -92,6 +110,8 @@ __all__ = [
     "AboutTrackers",
     "Acknowledged",
     "AskEntries",
+    "AskLacking",
+    "AskRanges",
     "AskStored",
     "Bulk",
     "Bye",
@@ -111,6 +131,7 @@ __all__ = [
     "Introduce",
     "KeyAnswer",
     "KeyRequest",
+    "Lacking",
     "Lead",
     "Leave",
     "ListChains",
@@ -118,6 +139,7 @@ __all__ = [
     "Meet",
     "Probe",
     "Probed",
+    "Ranges",
     "ReadChain",
     "Refused",
     "Report",

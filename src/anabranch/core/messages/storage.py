@@ -236,6 +236,81 @@ class Entries(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     entries: Annotated[tuple[Entry, ...], msgspec.Meta(max_length=MAX_PAGE_FRAMES)] = ()
 
 
+# --- A storage node and those that may hold frames which it lacks -----------------------------
+
+NAME_BYTES = CURSOR_BYTES  # of a frame: its last number and its chain, in this order
+RANGE_DIGEST_BYTES = 16
+MAX_RANGES = 256  # in one report
+MAX_REPORT_FRAMES = 8_192  # that the ranges of one report hold together
+
+NameBytes = Annotated[bytes, msgspec.Meta(max_length=NAME_BYTES)]
+
+
+class FrameRange(
+    msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False
+):
+    """How many frames the sender holds with last numbers from `low` to `high`, and their digest.
+
+    The digest is the beginning of the SHA-256 of the names of these frames, in ascending order.
+    """
+
+    low: Number
+    high: Number
+    count: Annotated[int, msgspec.Meta(ge=1, le=MAX_REPORT_FRAMES)]
+    digest: Annotated[
+        bytes, msgspec.Meta(min_length=RANGE_DIGEST_BYTES, max_length=RANGE_DIGEST_BYTES)
+    ]
+
+
+class AskRanges(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=66):
+    """A storage node asks which frames the receiver has taken after `cursor`; Ranges answers.
+
+    Frames that end at the number `after` or before it are not wanted.
+    """
+
+    ticket: Ticket
+    part: StreamPart
+    cursor: Number = 0
+    after: Number = 0
+
+
+class Ranges(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=67):
+    """A report: ranges in ascending order, without overlap, that cover the frames up to `cursor`.
+
+    The sender keeps the frames of its last report ready for a while (AskLacking).
+    """
+
+    ticket: Ticket
+    ranges: Annotated[tuple[FrameRange, ...], msgspec.Meta(max_length=MAX_RANGES)] = ()
+    cursor: Number = 0
+    more: bool = False  # further frames can be asked for at once, from the cursor on
+    problem: Problem = ""
+
+
+class AskLacking(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=68):
+    """A storage node asks for those frames of a report that it lacks; Lacking answers.
+
+    `names` are those of its own frames with last numbers from `low` to `high`, one after another.
+    """
+
+    ticket: Ticket
+    part: StreamPart
+    report: Ticket  # the ticket of the report
+    low: Number
+    high: Number
+    names: Annotated[bytes, msgspec.Meta(max_length=MAX_NAMED * NAME_BYTES)] = b""
+    cursor: NameBytes = b""  # the name of the last frame that has come already
+
+
+class Lacking(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=69):
+    """Frames in the ascending order of their names; if there are `more`, they follow on request."""
+
+    ticket: Ticket
+    frames: Frames = ()
+    more: bool = False
+    problem: Problem = ""
+
+
 __all__ = [
     "HASH_BYTES",
     "MAX_NAMED",
@@ -245,15 +320,20 @@ __all__ = [
     "PAGE_BYTES",
     "Acknowledged",
     "AskEntries",
+    "AskLacking",
+    "AskRanges",
     "AskStored",
     "Entries",
     "Entry",
     "Fetch",
     "Fetched",
     "FrameName",
+    "FrameRange",
     "Hand",
     "Holding",
+    "Lacking",
     "Lead",
+    "Ranges",
     "Resend",
     "Resent",
     "Selection",

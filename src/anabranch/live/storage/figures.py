@@ -33,6 +33,7 @@ class StorageFigures(Collector):
         status: Status,
         counts: Mapping[str, int],
         readers: Callable[[], int],
+        compared: Mapping[str, int],
         damage: Callable[[], Damage] = Damage,
     ) -> None:
         self._node = node
@@ -41,6 +42,7 @@ class StorageFigures(Collector):
         self._counts = counts
         self._readers = readers
         self._damage = damage
+        self._compared = compared
 
     def collect(self) -> Iterator[Metric]:
         """Return all figures."""
@@ -72,6 +74,14 @@ class StorageFigures(Collector):
         for what, count in self._counts.items():
             done.add_metric([what], count)
         yield done
+        found = CounterMetricFamily(
+            "anabranch_storage_comparison",
+            "Frames that comparisons with other nodes have brought: taken, or why not.",
+            labels=["what"],
+        )
+        for what, count in self._compared.items():
+            found.add_metric([what], count)
+        yield found
         longest = sorted(known, key=lambda found: found[1].start - found[1].length)
         for name, (text, value) in PART_GAUGES.items():
             gauge = GaugeMetricFamily(

@@ -10,6 +10,7 @@ right all the same, and whoever asks again from the offset behind them is told w
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from importlib.metadata import version
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import msgspec
@@ -54,6 +55,7 @@ ARROW_STREAM = "application/vnd.apache.arrow.stream"
 
 Json = dict[str, Any]
 Sizes = Callable[[], Awaitable[Mapping[StreamPart, int]]]  # bytes on the disk
+NO_COMPARISONS: Mapping[str, int] = MappingProxyType({})
 PAGES = {
     "/health": "whether all is well: 200, or 503 and the problem; what is damaged, and the scrub",
     "/parts": "the stream parts that are stored here, and how their logs stand: ?limit=1000",
@@ -106,6 +108,7 @@ class StorageHttp:
         problem: Callable[[], str] = all_is_well,
         damage: Callable[[], Damage] = undamaged,
         sizes: Sizes = unmeasured,
+        compared: Mapping[str, int] = NO_COMPARISONS,
         limits: PageLimits = DEFAULT_LIMITS,
     ) -> None:
         self.address = ""
@@ -127,7 +130,7 @@ class StorageHttp:
         self._started_at = clock()
         self._collectors = CollectorRegistry(auto_describe=False)
         self._collectors.register(
-            StorageFigures(node, parts, status, self.counts, lambda: self.readers, damage)
+            StorageFigures(node, parts, status, self.counts, lambda: self.readers, compared, damage)
         )
         self._collectors.register(self._server.figures)
 

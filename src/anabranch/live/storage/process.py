@@ -22,6 +22,7 @@ from anabranch.core.messages.registry import NETWORK
 from anabranch.core.part_log import LogStatus
 from anabranch.core.registry_reader import RegistryReader
 from anabranch.core.storage import Storage, StorageFactory, UserOf
+from anabranch.core.storage_comparison import StoreRetention
 from anabranch.core.store import Missing
 from anabranch.live.address import NetworkAddress
 from anabranch.live.client import Network, connect
@@ -91,6 +92,7 @@ class StorageProcess:
         self.store = SqliteLogStore(folder / "logs.sqlite")
         self.scrub = Scrub(self.store, folder, scrub_days)
         self._known_damage: dict[StreamPart, tuple[Missing, ...]] = {}
+        self._deletes = StoreRetention(retention.keep_ms, retention.keep_bytes is not None)
         self._disk = LogDisk(self.store, retention.keep_ms, retention.keep_bytes)
         self.transport = WebSocketTransport(
             self.identity,
@@ -163,6 +165,7 @@ class StorageProcess:
                 damage=self.damage,
                 sizes=self._sizes,
                 limits=PageLimits(trusted=self._trusted),
+                compared=self.storage.comparisons.counts,
             )
             await self.http.start()
             ports = (self.transport.port, urlsplit(self.http.address).port or 0)
@@ -195,10 +198,11 @@ class StorageProcess:
         registry: RegistryReader,
         rng: Random,
     ) -> StorageFactory:
-        make = partial(Storage, identity, network, verify, registry, rng, self.store.states())
+        states = self.store.states()
+        make = partial(Storage, identity, network, verify, registry, rng, states)
 
         def storage(user_of: UserOf) -> Storage:
-            self.storage = make(user_of)
+            self.storage = make(user_of, retention=self._deletes)
             return self.storage
 
         return storage

@@ -25,9 +25,10 @@ from anabranch.core.messages.storage import (
 from anabranch.core.store import (
     Answer,
     HashAt,
-    Lacking,
+    HolesIn,
     LogQuery,
     Named,
+    NamesIn,
     Page,
     Placed,
     spans_for,
@@ -107,10 +108,12 @@ def find(database: apsw.Connection, query: LogQuery, scan_frames: int = SCAN_FRA
         log = load_log(database, query.part)
         if type(query) is HashAt:
             return Answer(hash=hash_at(database, log, query.offset))
-        if type(query) is Lacking:
+        if type(query) is HolesIn:
             return Answer(lacking=log.missing)
         if type(query) is Named:
             return _find_named(database, log, query.names)
+        if type(query) is NamesIn:
+            return _find_names(database, log, query)
         assert type(query) is Page
         search = _Search(database, log, query.selection, query.limit, query.size_bytes, scan_frames)
         return _find_by_number(search) if query.selection.by_number else _find_by_offset(search)
@@ -125,6 +128,29 @@ def _find_named(database: apsw.Connection, log: PartLog, names: Sequence[FrameNa
         sql = f"{_BY_NAME.format('by_chain')} WHERE {where}"
         rows += select(database, sql, log.id, name.chain, name.last)
     return _read_page(database, log, iter(rows), named_in, MAX_NUMBER).answer(None)
+
+
+def _find_names(database: apsw.Connection, log: PartLog, query: NamesIn) -> Answer:
+    """Return names as an index has them: no frame is read."""
+    sql = (
+        "last, chain FROM frames INDEXED BY by_number WHERE part = ? AND last >= ? AND last <= ? "
+        "ORDER BY last, chain LIMIT ?"
+    )
+    names: list[tuple[bytes, ...]] = []
+    for span in query.spans:
+        rows: list[tuple[int, bytes]] = select(database, sql, log.id, *span)
+        names.append(tuple(last.to_bytes(8) + chain for last, chain in rows))
+    return Answer(names=tuple(names), floor_ms=_floor_ms(database, log))
+
+
+def _floor_ms(database: apsw.Connection, log: PartLog) -> int:
+    """Return when the first frame that is still there was placed, if earlier ones were deleted."""
+    if not log.start:
+        return 0
+    where = "part = ? AND offset >= ? ORDER BY offset LIMIT 1"
+    sql = f"placed_ms FROM frames INDEXED BY by_offset WHERE {where}"
+    found: list[tuple[int]] = select(database, sql, log.id, log.start)
+    return found[0][0] if found else 0
 
 
 def _read_page(
