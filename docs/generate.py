@@ -24,7 +24,7 @@ from anabranch.core.messages.data import (
     Body,
     Item,
 )
-from anabranch.live.transports.batches import MAX_BATCH_BYTES
+from anabranch.live.transports.batches import COVERED_BYTES, MAX_MESSAGE_BYTES
 from anabranch.sim.cluster import Cluster
 from anabranch.sim.network import Plane
 from anabranch.sim.simulator import START_AT, Simulator
@@ -50,13 +50,30 @@ costs its sender the link.
 ## Links
 
 A link is a WebSocket (`ws://` or `wss://`). A binary message holds one or more packets, each after
-its length in four bytes, big-endian; a message has at most {MAX_BATCH_BYTES:,} bytes. Text messages
-and fragments cost the link. Pings measure the round trip.
+its length in four bytes, big-endian, and ends with a tag; it has at most {MAX_MESSAGE_BYTES:,}
+bytes. Text messages and fragments cost the link.
 
 Before any packet both ends prove their keys, in four messages of the form version, msgpack array:
 the dialler's Hello, the acceptor's Welcome, the dialler's Proof, the acceptor's Ready. A signature
-covers SHA-256 of a domain tag, the signer's role, the network's name, both nodes and both nonces,
-each with its length before it. The network's name is the hash of its genesis record.
+covers SHA-256 of the domain tag "anabranch link v2", the signer's role ("dialler" or "acceptor"),
+the network's name, both nodes, both nonces and both ephemeral keys, each with its length before it
+in two bytes; of nodes, nonces and keys the dialler's comes first. The network's name is the hash of
+its genesis record.
+
+The ephemeral keys are X25519 keys, made for one link. Each side agrees on the common secret once
+the proof of the other holds; a secret of zeros is refused. HKDF with SHA-256 makes 64 bytes of it:
+the salt is the same digest with the role "keys", the info is the domain tag. The first 32 bytes are
+the key for messages of the dialler, the others the key for messages of the acceptor.
+
+A tag is what AES-256-GCM makes of an empty plaintext with the sender's key: 16 bytes. The nonce is
+the number of messages with a tag that the sender has sent before, in 12 bytes; it is not sent. The
+associated data are the bytes of the message before the tag, without those of each data packet after
+its first {COVERED_BYTES:,}: the frame's signature covers them. The acceptor's first message with a
+tag is its Ready. A message with a wrong tag ends the link, with the reason `bad-mac`.
+
+A message that begins with four zero bytes is an echo: then follow 0 for a request or 1 for an
+answer, 8 bytes, which an answer repeats, and the tag. Echoes measure the round trip and show that
+the other side lives. Pings of the WebSocket are answered, but they have no tag and show nothing.
 
 ## Frames
 

@@ -90,9 +90,9 @@ class HostilePeer:
         self.links[peer].send(packet)
 
     def send_raw(self, peer: NodeId, message: bytes) -> None:
-        """Send a WebSocket message that no transport would make."""
+        """Send a WebSocket message that no transport would make, with its tag."""
         link: Any = self.links[peer]
-        link._socket.send(WSMsgType.BINARY, message)
+        link._socket.send(WSMsgType.BINARY, message + link._mac.tag(message))
 
     # --- What the transport says ----------------------------------------------------------
 

@@ -15,7 +15,7 @@ from anabranch.core.messages import Contact, Instruction, Meet
 from anabranch.core.messages.storage import Resent
 from anabranch.core.parts import JOIN_WINDOW_S
 from anabranch.live.keys import new_key
-from anabranch.live.transports.batches import MAX_BATCH_BYTES
+from anabranch.live.transports.batches import MAX_MESSAGE_BYTES
 from live.hostile_peer import HostilePeer, carry, make_frame
 from live.networks import LiveNetwork, eventually, live_network, neighbours, run
 from live.readers import Reader, read, read_everywhere
@@ -181,7 +181,7 @@ def test_malformed_packets_cost_the_link_whatever_is_wrong_with_them(tmp_path: P
 
 
 def test_messages_that_are_no_batch_of_packets_cost_the_link(tmp_path: Path) -> None:
-    raw = [b"", b"\x00\x00\x00\x00", b"\x00\x00\x00\x09short", bytes(MAX_BATCH_BYTES + 1)]
+    raw = [b"", b"\x00\x00\x00\x00", b"\x00\x00\x00\x09short", bytes(MAX_MESSAGE_BYTES + 1)]
 
     async def main() -> None:
         async with besieged(tmp_path, hostile=0) as siege:

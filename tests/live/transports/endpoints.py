@@ -1,6 +1,7 @@
 """What transports are tested with: owners that remember, a loop that complains, raw clients."""
 
 import asyncio
+import os
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -12,7 +13,9 @@ from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport, ws_
 from anabranch.core.handshake import Dialling, Ready, decode
 from anabranch.core.identity import Identity, KnownKeys
 from anabranch.core.ids import NodeId
+from anabranch.core.link_mac import MAC_BYTES, LinkMac
 from anabranch.live.transports import Link
+from anabranch.live.transports.batches import ECHO, batches, split
 from anabranch.live.transports.websocket import Limits, Timing, WebSocketTransport
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
@@ -138,12 +141,18 @@ def silent_address() -> Iterator[str]:
         yield f"ws://127.0.0.1:{listening.getsockname()[1]}"
 
 
-class RawClient(WSListener):
-    """A WebSocket client that says what it likes."""
+REQUEST, ANSWER = ECHO + b"\0", ECHO + b"\1"
 
-    def __init__(self) -> None:
-        self.heard: list[bytes] = []
-        self.pings: list[bytes] = []
+
+class RawClient(WSListener):
+    """A WebSocket client that sends anything; `echo`: it answers echo requests."""
+
+    def __init__(self, echo: bool = True) -> None:
+        self.heard: list[bytes] = []  # messages without their tags, and without echoes
+        self.asked: list[bytes] = []  # by echo requests
+        self.pongs: list[bytes] = []
+        self.mac: LinkMac | None = None  # from the Proof on
+        self.echo = echo
         self.closed: tuple[int, str] | None = None
         self.gone = False
         self.socket: WSTransport
@@ -157,15 +166,41 @@ class RawClient(WSListener):
             transport.send_close(WSCloseCode.OK)
             transport.disconnect()
         elif frame.msg_type == WSMsgType.BINARY:
-            self.heard.append(frame.get_payload_as_bytes())
-        elif frame.msg_type == WSMsgType.PING:
-            self.pings.append(frame.get_payload_as_bytes())
+            self._hear(frame.get_payload_as_bytes())
+        elif frame.msg_type == WSMsgType.PONG:
+            self.pongs.append(frame.get_payload_as_bytes())
+
+    def _hear(self, message: bytes) -> None:
+        if self.mac is None:
+            self.heard.append(message)
+            return
+        covered = message[:-MAC_BYTES]
+        if len(self.heard) > 1 and not message.startswith(ECHO):  # no echo, and no Ready
+            covered = split(message)[1]
+        self.mac.check(covered, message[-MAC_BYTES:])
+        if not message.startswith(ECHO):
+            self.heard.append(message[:-MAC_BYTES])
+        elif message.startswith(REQUEST):
+            self.asked.append(covered.removeprefix(REQUEST))
+            if self.echo:
+                self.say_tagged(ANSWER + self.asked[-1])
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         self.gone = True
 
     def say(self, payload: bytes, kind: WSMsgType = WSMsgType.BINARY, fin: bool = True) -> None:
         self.socket.send(kind, payload, fin)
+
+    def say_tagged(self, message: bytes) -> None:
+        """Send a message of any content, with its tag."""
+        assert self.mac is not None
+        self.say(message + self.mac.tag(message))
+
+    def say_packets(self, *packets: bytes) -> None:
+        """Send packets as a transport does."""
+        assert self.mac is not None
+        for message in batches(list(packets), self.mac.tag):
+            self.say(bytes(message))
 
     async def answer(self, number: int) -> bytes:
         """Wait for the `number`th message, from 1."""
@@ -174,8 +209,8 @@ class RawClient(WSListener):
 
 
 async def raw_client(address: str, echo: bool = True) -> RawClient:
-    """Connect without a word; who does not `echo` leaves pings unanswered."""
-    _, client = await ws_connect(RawClient, address, enable_auto_pong=echo)
+    """Connect without a word; a client that does not `echo` leaves echo requests unanswered."""
+    _, client = await ws_connect(lambda: RawClient(echo), address)
     assert isinstance(client, RawClient)
     return client
 
@@ -185,9 +220,11 @@ async def welcomed_client(
 ) -> tuple[RawClient, bytes]:
     """Connect and say Hello; return the Proof that is due."""
     client = await raw_client(address, echo)
-    opening = Dialling(identity, NETWORK, b"d" * 32, None)
+    opening = Dialling(identity, NETWORK, os.urandom, None)
     client.say(opening.open())
-    return client, opening.prove(await client.answer(1), KnownKeys().verify)[1]
+    _, proof = opening.prove(await client.answer(1), KnownKeys().verify)
+    client.mac = opening.mac
+    return client, proof
 
 
 async def waiting_client(address: str, identity: Identity) -> RawClient:

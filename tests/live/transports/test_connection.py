@@ -1,6 +1,7 @@
 """One connection: what a hostile peer may say, what waits for a slow one, and how it ends."""
 
 import asyncio
+import os
 
 import pytest
 from picows import WSCloseCode, WSMsgType
@@ -8,7 +9,8 @@ from picows import WSCloseCode, WSMsgType
 from anabranch.core.codec import MAX_PACKET_BYTES, PROTOCOL_VERSION
 from anabranch.core.handshake import Dialling, Hello, Proof, encode
 from anabranch.core.identity import KnownKeys
-from anabranch.live.transports.batches import MAX_BATCH_BYTES
+from anabranch.live.transports import connection
+from anabranch.live.transports.batches import ECHO, MAX_MESSAGE_BYTES
 from anabranch.live.transports.connection import (
     HIGH_MARK_BYTES,
     LOW_MARK_BYTES,
@@ -16,10 +18,12 @@ from anabranch.live.transports.connection import (
     Timing,
 )
 from live.transports.endpoints import (
+    ANSWER,
     LARGE,
     LOOPS,
     MIDDLE,
     NETWORK,
+    REQUEST,
     SMALL,
     Endpoint,
     RawClient,
@@ -33,7 +37,7 @@ from live.transports.endpoints import (
 )
 
 both_loops = pytest.mark.parametrize("loop", LOOPS)
-NONCE = b"d" * 32
+NONCE, KEY = b"d" * 32, b"k" * 32
 
 
 # --- Opening --------------------------------------------------------------------------------
@@ -42,9 +46,9 @@ NONCE = b"d" * 32
 @pytest.mark.parametrize(
     ("first", "reason"),
     [
-        (encode(Hello(b"o" * 32, LARGE.node, NONCE)), "wrong-network"),
-        (encode(Hello(NETWORK, LARGE.node, NONCE, MIDDLE.node)), "wrong-node"),
-        (encode(Hello(NETWORK, SMALL.node, NONCE)), "self-dial"),
+        (encode(Hello(b"o" * 32, LARGE.node, NONCE, KEY)), "wrong-network"),
+        (encode(Hello(NETWORK, LARGE.node, NONCE, KEY, MIDDLE.node)), "wrong-node"),
+        (encode(Hello(NETWORK, SMALL.node, NONCE, KEY)), "self-dial"),
         (b"\1 of another version", "protocol-version"),
         (bytes([PROTOCOL_VERSION]) + b"garbage", "malformed"),
         (encode(Proof(bytes(64))), "handshake-order"),
@@ -70,7 +74,7 @@ def test_a_forged_proof_is_refused() -> None:
         home = Endpoint(SMALL)
         async with started(home):
             client = await raw_client(home.address)
-            client.say(Dialling(LARGE, NETWORK, NONCE, None).open())
+            client.say(Dialling(LARGE, NETWORK, os.urandom, None).open())
             await client.answer(1)
             client.say(encode(Proof(MIDDLE.sign(bytes(32)))))
             await until(lambda: client.gone)
@@ -85,7 +89,7 @@ def test_what_was_said_to_open_one_link_does_not_open_another() -> None:
         home = Endpoint(SMALL)
         async with started(home):
             client = await raw_client(home.address)
-            opening = Dialling(LARGE, NETWORK, NONCE, None)
+            opening = Dialling(LARGE, NETWORK, os.urandom, None)
             client.say(opening.open())
             _, proof = opening.prove(await client.answer(1), KnownKeys().verify)
             client.say(proof)
@@ -153,15 +157,15 @@ def say_fragments(client: RawClient) -> None:
 
 
 def say_too_much(client: RawClient) -> None:
-    client.say(bytes(MAX_BATCH_BYTES + 1))
+    client.say(bytes(MAX_MESSAGE_BYTES + 1))
 
 
 def say_bad_length(client: RawClient) -> None:
-    client.say(b"\0\0\0\1x\0\0\0\2x")
+    client.say_tagged(b"\0\0\0\1x\0\0\0\2x")
 
 
 def say_great_packet(client: RawClient) -> None:
-    client.say((MAX_PACKET_BYTES + 1).to_bytes(4) + bytes(MAX_PACKET_BYTES + 1))
+    client.say_tagged((MAX_PACKET_BYTES + 1).to_bytes(4) + bytes(MAX_PACKET_BYTES + 1))
 
 
 def say_nonsense(client: RawClient) -> None:
@@ -200,10 +204,10 @@ def test_a_link_ends_with_a_reason(act: object, reason: str, loop: str) -> None:
         home = Endpoint(SMALL)
         async with started(home):
             client = await proved_client(home.address, LARGE)
-            client.say(b"\0\0\0\4fine")
+            client.say_packets(b"fine")
             act(client)  # type: ignore[operator]
             if act is not vanish:
-                client.say(b"\0\0\0\4late")
+                client.say_packets(b"late")
             await until(lambda: home.owner.downs)
             assert home.owner.downs == [(LARGE.node, reason)]
             assert b"late" not in home.owner.packets
@@ -225,7 +229,7 @@ def test_a_mistake_of_the_owner_is_not_swallowed() -> None:
         async with started(home):
             client = await proved_client(home.address, LARGE)
             home.owner.received = fail  # type: ignore[method-assign]
-            client.say(b"\0\0\0\1x")
+            client.say_packets(b"x")
             await until(lambda: client.gone)
             assert client.closed == (1011, "internal-error")
             assert "our own mistake" in str(complaints)
@@ -309,6 +313,27 @@ def test_the_marks_are_in_order() -> None:
     assert LOW_MARK_BYTES < HIGH_MARK_BYTES < MAX_QUEUED_BYTES
 
 
+def test_a_flood_of_echo_requests_that_are_never_read_costs_the_link(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection, "MAX_QUEUED_BYTES", 1 << 16)
+
+    async def test() -> None:
+        home = Endpoint(SMALL)
+        async with started(home):
+            client = await proved_client(home.address, LARGE)
+            client.socket.underlying_transport.pause_reading()
+            while not home.owner.downs:
+                for _ in range(1_000):
+                    client.say_tagged(REQUEST + bytes(8))
+                await asyncio.sleep(0)
+            assert home.owner.downs == [(LARGE.node, "link-full")]
+            client.socket.disconnect(False)
+            await until(lambda: client.gone)
+
+    run(test())
+
+
 def test_a_flood_of_pings_that_are_never_read_costs_the_link() -> None:
     async def test() -> None:
         home = Endpoint(SMALL)
@@ -358,15 +383,60 @@ def test_pings_keep_an_idle_link_alive_and_measure_it() -> None:
     run(test())
 
 
-def test_an_echo_of_no_ping_measures_nothing() -> None:
+def test_an_echo_that_answers_no_request_measures_nothing() -> None:
     async def test() -> None:
         home = Endpoint(SMALL)
         async with started(home):
             client = await proved_client(home.address, LARGE, echo=False)
-            for payload in (b"", bytes(8), b"\xff" * 8, b"\xff" * 125):
-                client.socket.send_pong(payload)
-            client.say(b"\0\0\0\4done")
+            for payload in (bytes(8), b"\xff" * 8):
+                client.say_tagged(ANSWER + payload)
+            client.say_packets(b"done")
             await until(lambda: home.owner.packets)
+            assert home.owner.rtts == []
+
+    run(test())
+
+
+def test_an_echo_measures_once_and_late_ones_measure_too() -> None:
+    async def test() -> None:
+        home = Endpoint(SMALL, timing=Timing(ping_every_s=0.05, tick_s=0.01))
+        async with started(home):
+            client = await proved_client(home.address, LARGE, echo=False)
+            await until(lambda: len(client.asked) == 3)  # nothing was answered yet
+            for payload in (client.asked[0], client.asked[1], client.asked[0], client.asked[1]):
+                client.say_tagged(ANSWER + payload)
+            client.say_packets(b"done")
+            await until(lambda: home.owner.packets)
+            assert len(home.owner.rtts) == 2
+
+    run(test())
+
+
+@pytest.mark.parametrize("echo", [ECHO, ECHO + b"\2" + bytes(8), REQUEST, ANSWER + bytes(9)])
+def test_an_echo_of_another_shape_costs_the_link(echo: bytes) -> None:
+    async def test() -> None:
+        home = Endpoint(SMALL)
+        async with started(home):
+            client = await proved_client(home.address, LARGE)
+            client.say_tagged(echo)
+            await until(lambda: client.gone)
+            assert client.closed == (1008, "packet-length")
+
+    run(test())
+
+
+def test_pings_and_pongs_of_the_websocket_are_answered_and_prove_no_life() -> None:
+    async def test() -> None:
+        timing = Timing(silent_s=0.2, ping_every_s=0.05, tick_s=0.01)
+        home = Endpoint(SMALL, timing=timing)
+        async with started(home):
+            client = await proved_client(home.address, LARGE, echo=False)
+            while not home.owner.downs:
+                client.socket.send_ping(b"are you there")
+                client.socket.send_pong(b"I am")
+                await asyncio.sleep(0.01)
+            assert home.owner.downs == [(LARGE.node, "timeout")]
+            assert set(client.pongs) == {b"are you there"}
             assert home.owner.rtts == []
 
     run(test())

@@ -4,7 +4,16 @@ import asyncio
 
 from anabranch.live.transports.connection import SAMPLES
 from anabranch.live.transports.websocket import Timing
-from live.transports.endpoints import LARGE, SMALL, Endpoint, proved_client, run, started, until
+from live.transports.endpoints import (
+    ANSWER,
+    LARGE,
+    SMALL,
+    Endpoint,
+    proved_client,
+    run,
+    started,
+    until,
+)
 
 HELD_S = 0.3
 
@@ -16,11 +25,11 @@ def test_one_late_echo_does_not_lead_the_estimate_astray() -> None:
         async with started(home):
             client = await proved_client(home.address, LARGE, echo=False)
             for number in range(SAMPLES):
-                await until(lambda number=number: len(client.pings) > number)
+                await until(lambda number=number: len(client.asked) > number)
                 if number == 0:
                     await asyncio.sleep(HELD_S)  # as if it had waited behind a burst
-                    assert len(client.pings) == 1  # no other ping while one is under way
-                client.socket.send_pong(client.pings[number])
+                    assert len(client.asked) == 1  # no other request while one is under way
+                client.say_tagged(ANSWER + client.asked[number])
                 await until(lambda number=number: len(home.owner.rtts) > number)
                 assert home.owner.links[LARGE.node].rtt_s == home.owner.rtts[-1]
             assert home.owner.rtts[0] >= HELD_S

@@ -2,7 +2,7 @@
 
 A message is a msgpack array that opens with its tag. Tags are never used again for another
 meaning: 1 to 15 between neighbours, 16 to 31 between nodes and trackers, 32 to 47 about the
-registry, 48 to 71 about storage.
+registry, 48 to 71 about storage, 128 to 131 in the handshake.
 """
 
 from anabranch.core.messages.links import (

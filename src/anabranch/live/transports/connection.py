@@ -4,6 +4,10 @@ What is queued within one turn of the loop leaves in one write. Silence and pati
 in ticks of the transport's one timer, not read from a clock: a process that stood still for a
 while comes back to one tick, and does not take everybody else for dead.
 
+Each message of a link carries a tag (core/link_mac.py), and so do the echo requests that measure
+the round trip, and the answers to them. The pings and pongs of WebSockets carry none: they do not
+show that the other side lives, because anyone on the path could have made them.
+
 Ending is polite where it can be: what is queued leaves, the other side is told why, and its
 answer is awaited, because a socket closed over unread bytes would destroy what we sent last.
 """
@@ -19,12 +23,22 @@ from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
 
 from anabranch.core.codec import name_of
 from anabranch.core.errors import RemoteError
-from anabranch.core.handshake import Accepting, Dialling, Ready, encode
+from anabranch.core.handshake import Accepting, Dialling
 from anabranch.core.identity import Verify
 from anabranch.core.ids import NodeId
+from anabranch.core.link_mac import MAC_BYTES, LinkMac
 from anabranch.core.packets import Packets
 from anabranch.live.transports import LinkOwner
-from anabranch.live.transports.batches import LENGTH_BYTES, LENGTHS, batches, packets, without
+from anabranch.live.transports.batches import (
+    COVERED_BYTES,
+    ECHO,
+    LENGTH_BYTES,
+    LENGTHS,
+    batches,
+    join_one,
+    split,
+    without,
+)
 from anabranch.live.transports.timing import Timing
 
 if TYPE_CHECKING:
@@ -35,6 +49,7 @@ HIGH_MARK_BYTES = 1024 * 1024
 LOW_MARK_BYTES = 256 * 1024
 MAX_QUEUED_BYTES = 16 * 1024 * 1024  # a link that waits with more is cut
 SAMPLES = 7  # of the round trip, of which the median counts
+MAX_ASKED = 64  # echo requests without an answer that are remembered: 5 minutes of them
 MAX_REASON_BYTES = 123  # what a close frame has room for
 
 _ROOM_BYTES = 14  # picows writes a WebSocket frame's head here, in front of the batch
@@ -42,6 +57,8 @@ _FRAME_ROOM = bytes(_ROOM_BYTES)
 _WORD = re.compile(rb"[a-z][a-z-]{0,31}")
 _BINARY, _TEXT = WSMsgType.BINARY, WSMsgType.TEXT
 _PING, _PONG, _CLOSE = WSMsgType.PING, WSMsgType.PONG, WSMsgType.CLOSE
+_REQUEST, _ANSWER = ECHO + b"\0", ECHO + b"\1"  # each followed by the time of the request
+_ECHO_BYTES = len(_REQUEST) + 8
 
 
 class Keeper(Protocol):
@@ -90,8 +107,9 @@ class Connection(WSListener):
 
     # A dictionary for each would be one more thing to fetch from memory for every packet.
     __slots__ = (
-        *("_asked_at", "_buffered_bytes", "_flush_due", "_full", "_is_paused", "_keeper", "_loop"),
-        *("_opening", "_ping", "_queue", "_queued_bytes", "_samples", "_silent_ticks", "_socket"),
+        *("_asked", "_asked_at", "_buffered_bytes", "_flush_due", "_full", "_is_paused", "_keeper"),
+        *("_loop", "_mac", "_opening", "_queue", "_queued_bytes", "_samples", "_silent_ticks"),
+        *("_socket",),
         *("dial", "peer", "rtt_s", "stage", "ticks", "wire"),
     )
 
@@ -110,6 +128,7 @@ class Connection(WSListener):
         self.ticks = 0  # since the stage began
         self._keeper = keeper
         self._opening = opening
+        self._mac: LinkMac  # of the opening, once the link is up
         self._loop = asyncio.get_running_loop()
         self._socket: WSTransport | None = None
         self._asked_at = 0.0  # read from a finer clock than a loop's
@@ -120,7 +139,7 @@ class Connection(WSListener):
         self._flush_due = False
         self._full = False
         self._silent_ticks = 0
-        self._ping = b""  # the one that is not answered yet
+        self._asked: deque[bytes] = deque(maxlen=MAX_ASKED)  # echo requests without an answer
         self._samples: deque[float] = deque(maxlen=SAMPLES)
 
     # --- A link, as its owner sees it -----------------------------------------------------
@@ -167,10 +186,12 @@ class Connection(WSListener):
     def accept(self) -> None:
         """Tell the dialler that the link stands."""
         assert self.stage is Stage.PROVED
-        self._say(encode(Ready()))
+        assert isinstance(self._opening, Accepting)
+        self._say(self._opening.ready())
 
     def begin(self) -> None:
         """Be a link from now on."""
+        self._mac = self._opening.mac
         self._enter(Stage.UP)
 
     def flush(self) -> None:
@@ -179,11 +200,16 @@ class Connection(WSListener):
         if self.stage is not _UP:
             return
         queue = self._queue
-        if len(queue) == 1 and len(queue[0]) < len(LENGTHS):  # as nearly always
+        if len(queue) == 1:  # as nearly always
             assert self._socket is not None
             self._queue, self._queued_bytes = [], 0
-            batch = bytearray().join((_FRAME_ROOM, LENGTHS[len(queue[0])], queue[0]))
-            self._socket.send_reuse_external_bytearray(_BINARY, batch, _ROOM_BYTES)
+            packet = queue[0]
+            if len(packet) <= COVERED_BYTES:
+                batch = LENGTHS[len(packet)] + packet
+                message = bytearray().join((_FRAME_ROOM, batch, self._mac.tag(batch)))
+            else:
+                message = join_one(packet, self._mac.tag, _FRAME_ROOM)
+            self._socket.send_reuse_external_bytearray(_BINARY, message, _ROOM_BYTES)
             if self._is_paused:
                 self._buffered_bytes = self._socket.underlying_transport.get_write_buffer_size()
         elif queue:  # else all of it was withdrawn
@@ -207,9 +233,10 @@ class Connection(WSListener):
 
     def measure(self) -> None:
         """Ask for an echo, to know the round trip and that the other side lives."""
-        if self.stage is _UP and self._socket is not None:
-            self._ping = time.perf_counter_ns().to_bytes(8)
-            self._socket.send_ping(self._ping)
+        if self.stage is _UP:
+            asked = time.perf_counter_ns().to_bytes(8)
+            self._asked.append(asked)
+            self._send_tagged(_REQUEST + asked)
 
     def tick(self) -> None:
         """Let a tick pass."""
@@ -221,7 +248,7 @@ class Connection(WSListener):
                 self.finish("timeout", abort=True)
             elif self.ticks % timing.ticks(timing.ping_every_s) == 0 or (
                 # A new link is measured soon, or those who plan by it would know one echo only.
-                not self._ping
+                not self._asked
                 and len(self._samples) < SAMPLES
                 and self.ticks % timing.ticks(timing.ping_new_s) == 0
             ):
@@ -252,23 +279,17 @@ class Connection(WSListener):
             return
         if transport.is_close_frame_sent:  # picows has refused what came before this
             return
-        self._silent_ticks = 0
         try:
             if kind == _BINARY and frame.fin:
                 if self.stage is _UP:
-                    batch = frame.get_payload_as_bytes()
-                    end = len(batch)
-                    is_one = LENGTH_BYTES < end < len(LENGTHS) and batch.startswith(
-                        LENGTHS[end - LENGTH_BYTES]
-                    )  # as nearly always
-                    came = Packets(batch, (LENGTH_BYTES, end)) if is_one else packets(batch)
-                    self._keeper.owner.received(self.peer, came)
+                    self._receive(frame.get_payload_as_bytes())
                 else:
                     self._open(frame.get_payload_as_bytes())
             elif kind == _PING:
-                self._echo(transport, frame.get_payload_as_bytes())
+                transport.send_pong(frame.get_payload_as_bytes())
+                self._bound_answers()
             elif kind == _PONG:
-                self._hear_echo(frame.get_payload_as_bytes())
+                pass  # of no ping of ours: it may come unasked
             elif kind == _CLOSE:
                 self.finish(_word(frame.get_close_message()))
                 transport.disconnect()
@@ -308,6 +329,28 @@ class Connection(WSListener):
             self._keeper.owner.writable(self.peer)
 
     # --- Inside ---------------------------------------------------------------------------
+
+    def _receive(self, message: bytes) -> None:
+        """Check the tag of a message, and handle it."""
+        end = len(message) - MAC_BYTES
+        if LENGTH_BYTES < end <= LENGTH_BYTES + COVERED_BYTES and message.startswith(
+            LENGTHS[end - LENGTH_BYTES]
+        ):  # one packet, as nearly always
+            came, covered = Packets(message, (LENGTH_BYTES, end)), message[:end]
+        elif message.startswith(ECHO):
+            came, covered = None, message[:end]
+        else:
+            try:
+                came, covered = split(message)
+            except RemoteError:  # a mistake of the peer, if it has a tag, and a forgery if not
+                self._mac.check(message[:end], message[end:])
+                raise
+        self._mac.check(covered, message[end:])
+        self._silent_ticks = 0
+        if came is None:
+            self._handle_echo(covered)
+        else:
+            self._keeper.owner.received(self.peer, came)
 
     def _enter(self, stage: Stage) -> None:
         self.stage = stage
@@ -349,26 +392,44 @@ class Connection(WSListener):
     def _write_queue(self) -> None:
         assert self._socket is not None
         queue, self._queue, self._queued_bytes = self._queue, [], 0
-        for batch in batches(queue, _FRAME_ROOM):
-            self._socket.send_reuse_external_bytearray(_BINARY, batch, _ROOM_BYTES)
+        if queue:
+            for message in batches(queue, self._mac.tag, _FRAME_ROOM):
+                self._socket.send_reuse_external_bytearray(_BINARY, message, _ROOM_BYTES)
         if self._is_paused:
             self._buffered_bytes = self._socket.underlying_transport.get_write_buffer_size()
 
-    def _echo(self, transport: WSTransport, payload: bytes) -> None:
-        transport.send_pong(payload)
-        # Who pings and never reads would otherwise fill our memory with echoes.
-        if transport.underlying_transport.get_write_buffer_size() > MAX_QUEUED_BYTES:
+    def _send_tagged(self, message: bytes) -> None:
+        assert self._socket is not None
+        self._socket.send(_BINARY, message + self._mac.tag(message))
+
+    def _handle_echo(self, echo: bytes) -> None:
+        """Answer an echo request, or take the answer to one of ours."""
+        if len(echo) != _ECHO_BYTES:
+            raise RemoteError("packet-length", f"an echo of {len(echo)} bytes")
+        if echo.startswith(_REQUEST):
+            self._send_tagged(_ANSWER + echo[len(_REQUEST) :])
+            self._bound_answers()
+        elif echo.startswith(_ANSWER):
+            self._measured(echo[len(_ANSWER) :])
+        else:
+            raise RemoteError("packet-length", f"an echo of kind {echo[LENGTH_BYTES]}")
+
+    def _bound_answers(self) -> None:
+        """End the link of a peer that asks for echoes, does not read them and fills our memory."""
+        assert self._socket is not None
+        if self._socket.underlying_transport.get_write_buffer_size() > MAX_QUEUED_BYTES:
             self.finish("link-full", abort=True)
 
-    def _hear_echo(self, payload: bytes) -> None:
-        if self.stage is not _UP or not self._ping or payload != self._ping:
-            return  # of an older ping, or of none
-        sample = (time.perf_counter_ns() - int.from_bytes(payload)) / 1e9
-        self._ping = b""
+    def _measured(self, asked: bytes) -> None:
+        """Sample the round trip of an echo; answers come in the order of the requests."""
+        if asked not in self._asked:
+            return  # it answers no request, or one that was answered before
+        while self._asked.popleft() != asked:
+            pass
         # The median: an echo that waited behind a burst says nothing about the next message, and
         # a mean would remember it for a minute. The handshake's estimate, with its signatures, is
         # forgotten at the first echo.
-        self._samples.append(sample)
+        self._samples.append((time.perf_counter_ns() - int.from_bytes(asked)) / 1e9)
         self.rtt_s = sorted(self._samples)[len(self._samples) // 2]
         self._keeper.owner.rtt(self.peer, self.rtt_s)
 

@@ -4,12 +4,12 @@ import asyncio
 import errno
 import os
 import ssl as tls
-from collections.abc import Callable
 
 from picows import WSCloseCode
 
+from anabranch.core.encryption import Entropy
 from anabranch.core.errors import LocalError
-from anabranch.core.handshake import NETWORK_BYTES, NONCE_BYTES, Accepting, Dialling
+from anabranch.core.handshake import NETWORK_BYTES, Accepting, Dialling
 from anabranch.core.identity import Identity
 from anabranch.core.ids import NodeId
 from anabranch.core.messages.tracker import MAX_ADDRESS_LENGTH
@@ -45,7 +45,7 @@ class WebSocketTransport:
         advertise: str | None = None,
         limits: Limits = DEFAULT_LIMITS,
         timing: Timing = DEFAULT_TIMING,
-        nonce: Callable[[int], bytes] = os.urandom,
+        entropy: Entropy = os.urandom,
     ) -> None:
         _check(network, host, port, advertise)
         self.address = ""
@@ -56,7 +56,7 @@ class WebSocketTransport:
         self._server_ssl, self._client_ssl = ssl, client_ssl
         self._limits = limits = fit(limits, current_limit())
         self._timing = timing
-        self._nonce = nonce
+        self._entropy = entropy
         self._links = Links(identity.node, timing)
         self.hasten = self._links.hasten  # without a call between: single packets ask for it
         self._admission = Admission(limits)
@@ -194,8 +194,8 @@ class WebSocketTransport:
     def _accept(self, wire: Wire) -> Connection | None:
         if wire in self._refusing:
             return None
-        nonce = self._nonce(NONCE_BYTES)
-        return Connection(self._links, wire, Accepting(self._identity, self._network, nonce))
+        opening = Accepting(self._identity, self._network, self._entropy)
+        return Connection(self._links, wire, opening)
 
     def _begin(self, dial: Dial) -> None:
         under_way = len(self._links.dials) + len(self._links.finds)
@@ -214,7 +214,7 @@ class WebSocketTransport:
     async def _reach(self, dial: Dial) -> None:
         url = read_address(dial.address)
         assert url is not None
-        opening = Dialling(self._identity, self._network, self._nonce(NONCE_BYTES), dial.peer)
+        opening = Dialling(self._identity, self._network, self._entropy, dial.peer)
         wire = Wire(
             *(self, lambda _: dial.connection, self._timing.dial_s),
             *(url.netloc, url.resource_name),

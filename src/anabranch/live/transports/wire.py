@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from picows import WSAutoPingStrategy, WSListener, WSUpgradeResponse, WSUpgradeResponseWithListener
 from picows.picows import WSProtocol  # type: ignore[attr-defined]  # missing in its stubs
 
-from anabranch.live.transports.batches import MAX_BATCH_BYTES
+from anabranch.live.transports.batches import MAX_MESSAGE_BYTES
 from anabranch.live.transports.connection import Connection
 
 MAX_UNPROVED_BYTES = 64 * 1024  # the upgrade may have 16 KiB, the handshake has some hundred bytes
@@ -75,7 +75,7 @@ class Wire(WSProtocol):  # type: ignore[misc]
             *(host, path, self.dialled, listen, _log, True, timeout_s),
             # No pings or pongs of picows' own: a connection does them, to hear that it is alive.
             *(False, timeout_s, timeout_s, WSAutoPingStrategy.PING_WHEN_IDLE, False),
-            *(MAX_BATCH_BYTES, None, READ_BUFFER_BYTES),
+            *(MAX_MESSAGE_BYTES, None, READ_BUFFER_BYTES),
         )
 
     def connection_made(self, transport: asyncio.Transport) -> None:
