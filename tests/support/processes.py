@@ -8,9 +8,11 @@ import os
 import secrets
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -146,7 +148,7 @@ class Watch:
         """Return our processes, but for those that a process of a fixture has started."""
         everything = running()
         parents = {seen.pid: parent for seen, parent in everything.items()}
-        fixtures = {seen.pid for seen in self._known & everything.keys()}
+        fixtures = lasting() | {seen.pid for seen in self._known & everything.keys()}
         self._foreign &= everything.keys()
         return {
             seen
@@ -158,7 +160,7 @@ class Watch:
         above, at = set(), seen.pid
         while (at := parents.get(at, 0)) and at not in above:
             above.add(at)
-        if seen.pid == os.getpid() or fixtures & above:
+        if seen.pid == os.getpid() or fixtures & (above | {seen.pid}):
             return False
         if os.getpid() in above or self._is_marked(seen.pid):
             return True
@@ -170,6 +172,15 @@ class Watch:
             return self._mark in (PROC / str(pid) / "environ").read_bytes().split(b"\0")
         except OSError:
             return False
+
+
+def lasting() -> set[int]:
+    """Return the processes that libraries start once and keep: they end with this one."""
+    found = {getattr(resource_tracker._resource_tracker, "_pid", None)}
+    spark = sys.modules.get("pyspark.core.context") or sys.modules.get("pyspark")
+    gateway = getattr(getattr(spark, "SparkContext", None), "_gateway", None)
+    found.add(getattr(getattr(gateway, "proc", None), "pid", None))
+    return {pid for pid in found if pid}
 
 
 def command_of(pid: int) -> str:
