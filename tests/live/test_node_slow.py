@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from anabranch import Network, Stream
-from anabranch.core import congestion
+from anabranch.core import congestion, slow_links
 from anabranch.core.ids import NodeId, StreamPart, parse_node
+from anabranch.core.messages.links import MAX_PAUSE_MS
 from anabranch.live.keys import load_or_make_key, new_key
 from anabranch.live.local import Child
 from anabranch.live.transports.connection import MAX_QUEUED_BYTES
@@ -21,6 +22,7 @@ from anabranch.traces.schema import Linked
 from live.networks import LiveNetwork, eventually, live_network, neighbours, run
 from live.readers import Reader, all_have, read_everywhere
 from live.throttled import ThrottledLink, ThrottledTransport
+from support.waiting import limit
 
 AT_ONCE = 64  # messages that wait for their outcome
 LOOK_EVERY_S = 0.005
@@ -204,8 +206,13 @@ async def join_throttled(live: LiveNetwork) -> tuple[Network, ThrottledTransport
     return await live.enter(network), transport
 
 
-def test_a_slow_link_in_a_cycle_slows_the_publisher_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_a_slow_link_in_a_cycle_slows_the_publisher_and_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     count, size = 1_500, 16_000  # three times what an outbox holds
+    # A pause lets as many turns of the loop pass as it does where nothing else runs.
+    monkeypatch.setattr(slow_links, "PAUSE_MS", min(MAX_PAUSE_MS, int(1000 * limit(0.1))))
+    monkeypatch.setattr(congestion, "CUT_AFTER_S", limit(congestion.CUT_AFTER_S))
 
     async def main() -> None:
         async with live_network(tmp_path) as live:

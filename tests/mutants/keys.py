@@ -22,6 +22,15 @@ KEYS = (
         ),
     ),
     Mutant(
+        "key answers are signed",
+        "anabranch.core.key_records:read_answer",
+        "if not verify(reply.by, _answer_digest(network, request, body), signature):",
+        "if not body:",
+        (
+            "tests/core/test_key_asking.py::test_an_answer_that_was_spoiled_is_asked_for_by_another_way_at_once",
+        ),
+    ),
+    Mutant(
         "key answers belong to one request",
         "anabranch.core.key_records:_answer_digest",
         "return hashlib.sha256(_ANSWER_DOMAIN + network + asked + body).digest()",

@@ -16,6 +16,8 @@ READING = (
         "return SEEN if last <= newest else CONTRADICTION",
         "return NEW if last <= newest else CONTRADICTION",
         ("tests/core/test_duplicates.py::test_script",),
+        scenario="random",
+        seeds=30,
     ),
     Mutant(
         "a frame that overlaps what is settled contradicts it",

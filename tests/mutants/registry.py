@@ -144,11 +144,13 @@ REGISTRY = (
         ),
     ),
     Mutant(
-        "registry reads have a witness",
-        "anabranch.core.registry_sources:Sources.readers",
-        "return tuple(quick[:MAX_READERS] or up[:1])",
-        "return tuple(quick[:1] or up[:1])",
-        ("tests/core/test_registry_reader.py::test_what_was_not_known_does_not_grow_old",),
+        "a tracker that hides a change is left",
+        "anabranch.core.registry_reader:RegistryReader._suspect",
+        'return [Notice(None, "stale-tracker", detail), *self._sources.leave(tracker, now)]',
+        'return [Notice(None, "stale-tracker", detail)]',
+        (
+            "tests/core/test_registry_reader_hiding.py::test_a_hidden_revocation_counts_when_the_honest_tracker_is_read",
+        ),
     ),
     Mutant(
         "a silent writer is passed over",

@@ -107,6 +107,8 @@ STORAGE = (
         "fits = (vote.log_epoch, vote.length) >= standing.rank",
         "fits = vote.log_epoch >= 0",
         ("tests/core/test_part_log.py::test_a_log_that_is_worth_less_gets_no_vote",),
+        scenario="random-storage",
+        seeds=150,
     ),
     Mutant(
         "one vote in an epoch",
@@ -117,7 +119,7 @@ STORAGE = (
             "tests/core/test_part_log.py::test_a_vote_is_on_the_disk_before_the_candidate_hears_of_it",
         ),
         scenario="random-storage",
-        seeds=5,
+        seeds=40,
     ),
     Mutant(
         "a vote is on the disk before it counts",
@@ -146,7 +148,7 @@ STORAGE = (
             "tests/core/test_part_log.py::test_a_node_asks_before_it_stands_and_its_own_vote_is_on_the_disk_before_it_counts",
         ),
         scenario="random-storage",
-        seeds=5,
+        seeds=40,
     ),
     Mutant(
         "a majority is more than half",
@@ -157,7 +159,7 @@ STORAGE = (
             "tests/core/test_part_log.py::test_a_node_asks_before_it_stands_and_its_own_vote_is_on_the_disk_before_it_counts",
         ),
         scenario="random-storage",
-        seeds=1,
+        seeds=30,
     ),
     Mutant(
         "new storage nodes begin no second log",
@@ -177,7 +179,7 @@ STORAGE = (
             "tests/core/test_part_log.py::test_followers_are_sent_what_is_on_the_disk_and_it_is_settled_when_one_has_it",
         ),
         scenario="random-storage",
-        seeds=29,
+        seeds=110,
     ),
     Mutant(
         "followers count from the begin of the epoch",
@@ -197,7 +199,7 @@ STORAGE = (
             "tests/core/test_part_log.py::test_a_wrong_hash_a_wrong_epoch_and_a_log_before_the_epoch_count_for_nothing",
         ),
         scenario="random-storage",
-        seeds=12,
+        seeds=60,
     ),
     Mutant(
         "a log is stamped when it has all that the primary began with",
@@ -280,7 +282,7 @@ STORAGE = (
             "tests/core/test_storage_asks.py::test_when_there_is_no_room_who_asks_for_most_makes_some",
         ),
         scenario="random-storage",
-        seeds=16,
+        seeds=70,
     ),
     Mutant(
         "places that are taken back are forgotten",
