@@ -28,7 +28,7 @@ from mutants.mutation import ROOT, Mutant, in_turn
 from mutants.table import MUTANTS
 from mutants.trial import CAUGHT, Copy, Verdict
 
-AT_ONCE = 40  # tests in one process, when they are to pass
+AT_ONCE = 10  # tests in one process, when they are to pass
 
 
 def commit() -> str:
@@ -74,7 +74,11 @@ def failing(mutants: Sequence[Mutant]) -> str:
     with tempfile.TemporaryDirectory(prefix="anabranch-mutants-") as folder:
         copy = Copy(Path(folder))
         for at in range(0, len(tests), AT_ONCE):
-            done = copy.run_tests(tests[at : at + AT_ONCE])
+            some = tests[at : at + AT_ONCE]
+            try:
+                done = copy.run_tests(some)
+            except subprocess.TimeoutExpired:
+                return f"one of these does not end: {', '.join(some)}"
             if done.returncode:
                 return (done.stdout + done.stderr)[-2000:]
     return ""
