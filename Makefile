@@ -12,7 +12,7 @@ CANDIDATES = $(or $(PYTHON),python3.13 python3.12 python3.11 python3)
 STAMP := .venv/ready-$(shell pwd | cksum | cut -d ' ' -f 1)
 RUN := .venv/bin/python
 
-.PHONY: help setup demo test check soak bench docs
+.PHONY: help setup demo test check soak mutants bench docs
 .DEFAULT_GOAL := help
 
 help: ## list the verbs
@@ -33,7 +33,7 @@ check: $(STAMP) ## style, types, architecture, and 30 seconds of fuzzing
 	$(RUN) -m pytest -q tests/test_architecture.py
 	$(RUN) tests/fuzz/fuzz_codec.py --seconds 30
 
-soak: $(STAMP) ## many seeds, a minute at full load, long fuzzing (SEEDS=2000 FUZZ_SECONDS=300)
+soak: $(STAMP) ## many seeds, a minute at full load, long fuzzing, mutants (SEEDS=2000 FUZZ_SECONDS=300)
 	$(RUN) tests/soak.py --seeds $(SEEDS)
 	$(RUN) tests/soak.py --trust --seeds $(SEEDS)
 	$(RUN) tests/soak.py --storage --seeds $(SEEDS)
@@ -41,9 +41,13 @@ soak: $(STAMP) ## many seeds, a minute at full load, long fuzzing (SEEDS=2000 FU
 	$(RUN) tests/soak_spark.py
 	$(RUN) tests/soak_live.py
 	$(RUN) tests/fuzz/fuzz_codec.py --seconds $(FUZZ_SECONDS)
+	$(RUN) tests/mutants/run.py
 
-bench: $(STAMP) ## every benchmark in turn
-	@set -e; for file in benchmarks/*.py; do \
+mutants: $(STAMP) ## break every safety rule in turn: the test that is named must fail
+	$(RUN) tests/mutants/run.py
+
+bench: $(STAMP) ## every benchmark in turn (benchmarks/turns.py compares two trees)
+	@set -e; for file in $(filter-out benchmarks/turns.py,$(wildcard benchmarks/*.py)); do \
 		echo "$(RUN) $$file"; $(RUN) "$$file"; \
 	done
 

@@ -1,9 +1,11 @@
 """Writes the generated pages and pictures of docs/: `make docs`.
 
-The wire page is read off the message types, so it cannot say anything else than they do.
+The wire page is read off the message types, so it cannot say anything else than they do. The table
+of attacks in security.md is that of tests/mutants/security.py: each row is an entry with a mutant.
 """
 
 import random
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,8 @@ from anabranch.traces import schema
 from anabranch.traces.recorder import Recorder
 
 DOCS = Path(__file__).parent
+
+ATTACKS = "| who | tries | and what comes of it | test |\n|---|---|---|---|\n"
 
 INTRO = f"""# The wire protocol
 
@@ -191,6 +195,22 @@ def wire_page() -> str:
     return page + "".join(message_table(kind) for kind in (KeyQuestion, KeyReply))
 
 
+def security_page(page: str) -> str:
+    """Write the table of attacks anew, and leave the rest of the page as it is."""
+    sys.path.insert(0, str(DOCS.parent / "tests"))
+    from mutants.table import SECURITY
+
+    at = page.index(ATTACKS) + len(ATTACKS)
+    rows, before = "", ""
+    for mutant in SECURITY:
+        row = mutant.row
+        assert row is not None
+        who = f"**{row.who}**" if row.who != before else ""
+        rows += f"| {who} | {row.tries} | {row.outcome} | `{mutant.tests[0]}` |\n"
+        before = row.who
+    return page[:at] + rows + page[page.index("\n\n", at - 1) + 1 :]
+
+
 def picture(path: Path) -> None:
     """Draw one message's flood through a city's overlay."""
     import matplotlib as mpl
@@ -250,8 +270,10 @@ def picture(path: Path) -> None:
 def main() -> None:
     """Write everything."""
     (DOCS / "wire-protocol.md").write_text(wire_page())
+    security = DOCS / "security.md"
+    security.write_text(security_page(security.read_text()))
     picture(DOCS / "pictures" / "flood.svg")
-    print("docs: wrote wire-protocol.md and pictures/flood.svg")
+    print("docs: wrote wire-protocol.md, the table of security.md, and pictures/flood.svg")
 
 
 if __name__ == "__main__":

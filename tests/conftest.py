@@ -14,6 +14,8 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+from support.processes import Watch, restore_signals
+
 # Deadlines and the too_slow check read the wall clock, so a loaded machine could fail them.
 settings.register_profile(
     "ci",
@@ -22,6 +24,8 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("ci")
+restore_signals()
+WATCH = Watch()
 
 # Tests of Spark want all cores, and to start it costs more than most of them: one process does all
 # that need one session, and another those that start it themselves; beside them run tests that
@@ -69,3 +73,12 @@ def own_config() -> Iterator[None]:
             del os.environ["ANABRANCH_CONFIG"]
         else:
             os.environ["ANABRANCH_CONFIG"] = before
+
+
+@pytest.fixture(autouse=True)
+def own_processes() -> Iterator[None]:
+    """Let no process outlive its test."""
+    WATCH.begin()
+    yield
+    if left := WATCH.left():
+        pytest.fail(f"processes that the test has left: {left}")

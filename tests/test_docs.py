@@ -1,4 +1,4 @@
-"""The generated page is what the message types say now; links lead somewhere."""
+"""The generated pages are what the code says now; links lead somewhere."""
 
 import re
 import runpy
@@ -14,6 +14,13 @@ def test_the_wire_page_is_up_to_date() -> None:
     generate = runpy.run_path(str(ROOT / "docs" / "generate.py"))
     page = (ROOT / "docs" / "wire-protocol.md").read_text()
     assert generate["wire_page"]() == page, "run `make docs`"
+
+
+def test_the_table_of_attacks_is_that_of_the_mutants() -> None:
+    generate = runpy.run_path(str(ROOT / "docs" / "generate.py"))
+    page = (ROOT / "docs" / "security.md").read_text()
+    why = "rows stand in tests/mutants/security.py, each with its mutant; then run `make docs`"
+    assert generate["security_page"](page) == page, why
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))

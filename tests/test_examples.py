@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from support.processes import child
+
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 SAYS = {
@@ -27,7 +29,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
     """A network as `anabranch up` makes it; the profile that it sets is in the environment."""
     folder = tmp_path_factory.mktemp("up")
     environment = {**os.environ, "ANABRANCH_CONFIG": str(folder / "config.toml")}
-    with subprocess.Popen(
+    with child(
         f"{sys.executable} -m anabranch up --nodes 1 --port 0 --json --with-parent".split(),
         env=environment,
         stdin=subprocess.PIPE,

@@ -5,8 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +12,8 @@ from typing import Any
 from typer.testing import CliRunner
 
 from anabranch.cli import app
+from support.processes import child, completed
+from support.waiting import limit, wait_until
 
 PATIENCE_S = 40.0
 COMMAND = (sys.executable, "-m", "anabranch")
@@ -62,13 +62,11 @@ def run(
     *arguments: str, stdin: str | bytes = b"", env: dict[str, str] | None = None
 ) -> tuple[int, str, str]:
     """Run a command as a process of its own; return its exit code and what it says."""
-    done = subprocess.run(
+    done = completed(
         [*COMMAND, *arguments],
+        PATIENCE_S,
         input=stdin.encode() if isinstance(stdin, str) else stdin,
         env=None if env is None else os.environ | env,
-        capture_output=True,
-        timeout=PATIENCE_S,
-        check=False,
     )
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
@@ -79,25 +77,9 @@ def started(*arguments: str, stdin: Any = subprocess.DEVNULL) -> Iterator[subpro
 
     A test that waits in vain for its words waits for a while only: then it is ended as well.
     """
-    process = subprocess.Popen(
-        [*COMMAND, *arguments],
-        stdin=stdin,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    ending = threading.Timer(PATIENCE_S, process.kill)
-    ending.start()
-    try:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with child([*COMMAND, *arguments], PATIENCE_S, stdin=stdin, text=True, **pipes) as process:
         yield process
-    finally:
-        ending.cancel()
-        if process.poll() is None:
-            process.kill()
-        for pipe in (process.stdin, process.stdout, process.stderr):
-            if pipe is not None:
-                pipe.close()
-        process.wait()
 
 
 def interrupted(process: subprocess.Popen[str]) -> str:
@@ -107,7 +89,7 @@ def interrupted(process: subprocess.Popen[str]) -> str:
     process.send_signal(signal.SIGINT)
     # Not communicate(), which knows nothing of the half line that readline() may have taken.
     out, err = process.stdout.read(), process.stderr.read()
-    assert process.wait(PATIENCE_S) in (0, 130)
+    assert process.wait(limit(PATIENCE_S)) in (0, 130)
     assert err == ""
     return out
 
@@ -124,11 +106,7 @@ def next_line(process: subprocess.Popen[str]) -> Json:
 
 def eventually(condition: Callable[[], bool], what: str) -> None:
     """Wait until something holds; fail, saying what, if it never does."""
-    until = time.monotonic() + PATIENCE_S
-    while not condition():
-        if time.monotonic() > until:
-            raise AssertionError(f"never came about: {what}")
-        time.sleep(0.01)
+    wait_until(condition, what, PATIENCE_S)
 
 
 def wait_for_nodes(stream: str, count: int) -> None:

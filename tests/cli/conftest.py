@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from cli.commands import COMMAND, PATIENCE_S, Json, next_line
+from support.processes import child
+from support.waiting import limit
 
 Network = tuple[Path, Json]  # the file of the profiles, and what `up` said
 
@@ -17,18 +19,17 @@ def shared_network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network
     config = tmp_path_factory.mktemp("shared") / "config.toml"
     environment = os.environ | {"ANABRANCH_CONFIG": str(config)}
     environment.pop("ANABRANCH_PROFILE", None)
-    process = subprocess.Popen(
+    with child(
         [*COMMAND, "up", "--nodes", "2", "--port", "0", "--json", "--with-parent"],
         env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )
-    with process:
+    ) as process:
         yield config, next_line(process)
         # Closing its standard input asks it to end, and reading the others waits for that.
-        out, err = process.communicate(timeout=PATIENCE_S)
+        out, err = process.communicate(timeout=limit(PATIENCE_S))
         assert (out, err, process.returncode) == ("", "", 0)
 
 

@@ -21,7 +21,7 @@ def test_a_network_is_measured_and_nothing_is_lost(tmp_path: Path) -> None:
     assert (code, err) == (0, "")
     row = json.loads(out)
     assert list(row) == KEYS
-    assert row["published"] > 100
+    assert row["published"] > 0
     assert row["delivered"] == row["expected"] == 2 * row["published"]
     assert (row["failed"], row["dropped"], row["complete"]) == (0, 0, 1.0)
     text = shown("bench", *small, "--rate", "200", "--publishers", "2", "--size", "64")

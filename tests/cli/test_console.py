@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import pytest
 import typer
@@ -13,6 +14,8 @@ from typer.testing import CliRunner
 from anabranch.cli.console import handled, print_json, say
 from anabranch.core.errors import LocalError
 from anabranch.live.errors import NoSuchStream
+from support.processes import child
+from support.waiting import limit
 
 PROGRAM = """
 import typer
@@ -41,8 +44,8 @@ def command(act: Callable[[], None]) -> typer.Typer:
     return app
 
 
-def start(body: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
+def start(body: str) -> "AbstractContextManager[subprocess.Popen[str]]":
+    return child(
         [sys.executable, "-c", PROGRAM + body + "\napp()"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -94,23 +97,22 @@ def test_a_person_reads_one_value_a_line(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_reader_that_has_had_enough_ends_the_command_in_peace() -> None:
-    program = start(ROWS_FOR_EVER)
-    assert program.stdout is not None
-    assert program.stderr is not None
-    assert program.stdout.readline() == '{"n": 0}\n'
-    program.stdout.close()
-    assert program.stderr.read() == ""
-    program.stderr.close()
-    assert program.wait(60) == 0
+    with start(ROWS_FOR_EVER) as program:
+        assert program.stdout is not None
+        assert program.stderr is not None
+        assert program.stdout.readline() == '{"n": 0}\n'
+        program.stdout.close()
+        assert program.stderr.read() == ""
+        assert program.wait(limit(60)) == 0
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 @pytest.mark.parametrize("body", [ROWS_FOR_EVER, WAIT_IN_ASYNCIO], ids=["rows", "asyncio"])
 def test_ctrl_c_is_exit_code_130_and_no_traceback(body: str) -> None:
-    program = start(body)
-    assert program.stdout is not None
-    assert program.stdout.readline().startswith("{")
-    os.kill(program.pid, signal.SIGINT)
-    _, errors = program.communicate(timeout=60)
-    assert program.returncode == 130
-    assert errors == ""
+    with start(body) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline().startswith("{")
+        os.kill(program.pid, signal.SIGINT)
+        _, errors = program.communicate(timeout=limit(60))
+        assert program.returncode == 130
+        assert errors == ""

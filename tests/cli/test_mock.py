@@ -14,6 +14,8 @@ from typer.testing import CliRunner
 from anabranch.cli.console import INTERRUPTED
 from anabranch.cli.mock import app
 from anabranch.live.mock.vehicles import START_MS, encode, vehicles
+from support.processes import child
+from support.waiting import limit
 
 COMMAND = [sys.executable, "-c", "from anabranch.cli.mock import app; app()", "vehicles"]
 TIMEOUT_S = 30.0
@@ -72,23 +74,21 @@ def test_an_impossible_option_is_named_with_what_to_do(
 
 @pytest.mark.parametrize("options", [(), ("--fast",)])
 def test_it_ends_in_peace_when_nobody_reads_any_more(options: tuple[str, ...]) -> None:
-    with subprocess.Popen(
-        [*COMMAND, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
+    with child([*COMMAND, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert json.loads(process.stdout.readline())["vehicle"]
         process.stdout.close()
         assert process.stderr.read() == b""
-        assert process.wait(TIMEOUT_S) == 0
+        assert process.wait(limit(TIMEOUT_S)) == 0
 
 
 def test_it_ends_in_peace_when_somebody_stops_it() -> None:
-    with subprocess.Popen(COMMAND, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with child(COMMAND, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         json.loads(process.stdout.readline())
         process.send_signal(signal.SIGINT)
-        rest, errors = process.communicate(timeout=TIMEOUT_S)
+        rest, errors = process.communicate(timeout=limit(TIMEOUT_S))
         assert errors == b""
         assert process.returncode == INTERRUPTED
         assert all(json.loads(line)["vehicle"] for line in rest.splitlines())

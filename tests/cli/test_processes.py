@@ -26,6 +26,8 @@ from cli.commands import (
     started,
     wait_for_nodes,
 )
+from support.processes import child
+from support.waiting import limit
 
 LAST_WORDS = "Ctrl-C ends the network; the next `up` takes it up again.\n"
 
@@ -123,7 +125,7 @@ def test_a_network_is_taken_up_again_with_its_streams(own_config: Path) -> None:
         # A death that is not in good order does not leave anybody behind, either.
         orphans = children(second.pid)
         second.send_signal(signal.SIGKILL)
-        second.wait(PATIENCE_S)
+        second.wait(limit(PATIENCE_S))
     eventually(lambda: not any(map(alive, orphans)), "the end of those who are left")
     assert "is the tracker running?" in refusal("stream", "list")
 
@@ -164,7 +166,7 @@ def test_a_process_that_dies_is_told_of_and_a_tracker_ends_the_network() -> None
         assert words.startswith("error: storage 0 has ended by itself (exit code -9); the network")
         assert answers("stream", "list") == []
         os.kill(tracker, signal.SIGKILL)
-        assert up.wait(PATIENCE_S) == 1
+        assert up.wait(limit(PATIENCE_S)) == 1
         words = up.stderr.read()
         assert words.startswith("error: tracker 0 has ended by itself (exit code -9)")
         assert "the network ends with it" in words.splitlines()[0]
@@ -182,7 +184,7 @@ def test_a_network_goes_on_while_one_of_its_trackers_lives() -> None:
         created = answer("stream", "create", "meanwhile")  # the other tracker takes over
         assert answers("stream", "list") == [{"id": created["id"]}]
         os.kill(second, signal.SIGKILL)
-        assert up.wait(PATIENCE_S) == 1
+        assert up.wait(limit(PATIENCE_S)) == 1
 
 
 @pytest.mark.usefixtures("own_config")
@@ -264,12 +266,10 @@ def test_who_fails_by_a_mistake_of_ours_ends(what: str, network: Json, tmp_path:
         "storage": ["--data", str(tmp_path)],
     }[what]
     program = [sys.executable, "-c", BROKEN, what, *options, "--json"]
-    with subprocess.Popen(
-        program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    with child(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert next_line(process)["event"] == "ready"
         process.send_signal(signal.SIGUSR1)
-        _, err = process.communicate(timeout=PATIENCE_S)
+        _, err = process.communicate(timeout=limit(PATIENCE_S))
     name = {"storage": "storage node"}.get(what, what)
     said = f"this {name} failed by a mistake of its own: ValueError('broken'); report it"
     assert (process.returncode, err.splitlines()[-1]) == (1, f"error: {said}")

@@ -23,6 +23,7 @@ from cli.commands import (
     started,
     wait_for_nodes,
 )
+from support.waiting import limit
 
 KEYS = ["stream", "partition", "timestamp_ms", "sequence", "publisher", "chain", "content_type"]
 KEYS += ["content", "hops", "delay_ms", "missed", "gap"]
@@ -189,7 +190,7 @@ def test_a_subscriber_begins_in_the_past_and_goes_on(options: list[str], stream:
         wait_for_nodes(stream, CARRIERS + 2)  # the nodes, the storage node, and the subscriber
         publish(stream, '"c"\n"d"\n')
         rows += [next_line(subscriber) for _ in range(2)]
-        assert subscriber.wait(PATIENCE_S) == 0
+        assert subscriber.wait(limit(PATIENCE_S)) == 0
     assert [row["content"] for row in rows] == ["a", "b", "c", "d"]
     assert all(list(row) == KEYS for row in rows)
 
@@ -199,7 +200,7 @@ def test_a_subscriber_may_take_messages_as_they_come(stream: str) -> None:
     with started("subscribe", stream, "--unordered", "--count", "2") as subscriber:
         wait_for_nodes(stream, CARRIERS + 2)
         publish(stream, '"one"\n"two"\n')
-        assert subscriber.communicate(timeout=PATIENCE_S) == ("one\ntwo\n", "")
+        assert subscriber.communicate(timeout=limit(PATIENCE_S)) == ("one\ntwo\n", "")
 
 
 @pytest.mark.usefixtures("streams")

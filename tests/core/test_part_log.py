@@ -111,6 +111,16 @@ def test_who_leads_in_an_epoch_that_is_over_hears_of_the_later_one_and_stops() -
     assert (other.status.primary, other.status.epoch) == (None, 5)
 
 
+def test_follower_without_a_primary_does_not_follow_one_of_an_epoch_that_is_over() -> None:
+    desk = Desk()
+    desk.hear(ONE, Lead(PART, 5, 0))
+    desk.link(ONE, False)
+    assert desk.hear(TWO, Lead(PART, 4, 0)) == [Send(TWO, Voted(PART, 5, False, True))]
+    assert (desk.status.primary, desk.status.epoch) == (None, 5)
+    desk.hear(TWO, Lead(PART, 5, 0))
+    assert desk.status.primary == TWO
+
+
 def test_a_follower_stands_when_its_primary_is_gone_and_not_before() -> None:
     desk = Desk()
     desk.hear(ONE, Lead(PART, 1, 0))

@@ -158,6 +158,15 @@ def test_deleting_wins_over_everything() -> None:
     assert heal(ours, theirs).created == CreateStream(3)
 
 
+def test_stream_deleted_and_created_beside_another_deletion_stays_deleted() -> None:
+    ours, theirs = fork(SetPermission(BEN.node, Right.DELETE))
+    ours.add(DeleteStream())
+    theirs.add(DeleteStream(), signer=BEN)
+    theirs.add(CreateStream(public=S))
+    state = heal(ours, theirs)
+    assert (state.created, state.permissions) == (None, {})
+
+
 def test_who_is_removed_deletes_nothing() -> None:
     ours, theirs = fork(SetPermission(ANN.node, G), SetPermission(BEN.node, Right.DELETE))
     ours.add(SetPermission(ANN.node, 0), SetPermission(BEN.node, 0), SetPermission(DAN, S))

@@ -9,6 +9,7 @@ import pytest
 from anabranch.lab.emulated_node import Answer, EmulatedNode, Plan, network_of
 from anabranch.live.memory_network import MemoryNetwork
 from anabranch.live.transports.delayed import Way
+from support.waiting import within
 
 A = b"a" * 20
 
@@ -46,7 +47,7 @@ def test_messages_of_others_are_timed_and_counted() -> None:
                 one.stop()
                 other.stop()
 
-    asyncio.run(asyncio.wait_for(test(), 30))
+    asyncio.run(within(30, test()))
 
 
 def test_a_network_is_joined_by_the_plans_own_key(tmp_path: Path) -> None:

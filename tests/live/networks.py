@@ -1,8 +1,7 @@
 """Small live networks over real sockets, for tests: a tracker and nodes in this process."""
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,6 +14,8 @@ from anabranch.live.keys import new_key
 from anabranch.live.loop import run as run_on_loop
 from anabranch.live.storage.process import StorageProcess
 from anabranch.live.tracker import TrackerProcess
+from support.waiting import eventually as eventually
+from support.waiting import within
 
 T = TypeVar("T")
 TIMEOUT_S = 60.0
@@ -24,18 +25,9 @@ def run(main: Coroutine[Any, Any, T], timeout_s: float = TIMEOUT_S) -> T:
     """Run a test's coroutine, and fail rather than hang."""
 
     async def bounded() -> T:
-        return await asyncio.wait_for(main, timeout_s)
+        return await within(timeout_s, main)
 
     return run_on_loop(bounded())
-
-
-async def eventually(condition: Callable[[], bool], what: str, timeout_s: float = 20.0) -> None:
-    """Wait until something holds; fail, saying what, if it never does."""
-    until = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > until:
-            raise AssertionError(f"never came about: {what}")
-        await asyncio.sleep(0.01)
 
 
 class LiveNetwork:

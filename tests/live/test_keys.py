@@ -11,6 +11,7 @@ from anabranch.core.errors import LocalError
 from anabranch.core.identity import Identity, KnownKeys
 from anabranch.core.ids import show
 from anabranch.live.keys import load_key, load_or_make_key, new_key, parse_key, save_key
+from support.waiting import limit
 
 SECRET = bytes(range(1, 33))
 ORDER = "fffffffffffffffffffffffffffffffebaaedce6af48a03bbfd25e8cd0364141"  # of secp256k1
@@ -150,6 +151,6 @@ def test_processes_that_make_a_key_at_once_agree(tmp_path: Path) -> None:
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True, encoding="ascii")
         for _ in range(4)
     ]
-    answers = {maker.communicate(timeout=60)[0].strip() for maker in makers}
+    answers = {maker.communicate(timeout=limit(60))[0].strip() for maker in makers}
     assert answers == {show(load_key(path).node)}
     assert list(path.parent.iterdir()) == [path]

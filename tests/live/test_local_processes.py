@@ -16,6 +16,7 @@ from anabranch.core.ids import show
 from anabranch.live.local import Child, LocalNetwork
 from live.networks import eventually, run, traffic
 from live.readers import all_have, read
+from support.waiting import Limit
 
 CARRIERS = 4
 DEGREE = 4
@@ -81,9 +82,10 @@ class Processes:
                 len(peers) == degree and peers <= names for peers in found.values()
             )
 
-        async with asyncio.timeout(BACK_S):
-            while not complete(await self.reported()):  # noqa: ASYNC110 (a page tells no news)
-                await asyncio.sleep(0.1)
+        until = Limit(BACK_S)
+        while not complete(found := await self.reported()):
+            assert not until.passed, f"not linked as they should be: {found}"
+            await asyncio.sleep(0.1)
 
     async def all_delivered(self, count: int) -> None:
         """Wait until every carrier says that it was delivered so many messages, and no more."""

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 import pytest
 
 from anabranch.live.loop import run
+from support import processes
+from support.waiting import limit
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 
@@ -40,27 +42,24 @@ for thread in threading.enumerate():
 def child(with_parent: bool, then: str = "") -> Iterator["subprocess.Popen[str]"]:
     """Start a process that waits to be ended, and end it for certain."""
     source = CHILD.format(with_parent=with_parent, then=then)
-    process = subprocess.Popen(
+    with processes.child(
         [sys.executable, "-c", source],
+        TIMEOUT_S,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )
-    with process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-            yield process
-        finally:
-            process.kill()
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield process
 
 
 def last_words(process: "subprocess.Popen[str]") -> tuple[str, str, int]:
     """Wait for the end without closing the child's standard input."""
     assert process.stdout is not None
     assert process.stderr is not None
-    status = process.wait(TIMEOUT_S)
+    status = process.wait(limit(TIMEOUT_S))
     return process.stdout.read(), process.stderr.read(), status
 
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from anabranch import Network, Stream
-from anabranch.core import congestion
+from anabranch.core import congestion, slow_links
 from anabranch.core.ids import NodeId, StreamPart, parse_node
+from anabranch.core.messages.links import MAX_PAUSE_MS
 from anabranch.live.keys import load_or_make_key, new_key
 from anabranch.live.local import Child
 from anabranch.live.transports.connection import MAX_QUEUED_BYTES
@@ -21,6 +22,7 @@ from anabranch.traces.schema import Linked
 from live.networks import LiveNetwork, eventually, live_network, neighbours, run
 from live.readers import Reader, all_have, read_everywhere
 from live.throttled import ThrottledLink, ThrottledTransport
+from support.waiting import limit
 
 AT_ONCE = 64  # messages that wait for their outcome
 LOOK_EVERY_S = 0.005
@@ -210,8 +212,19 @@ async def join_throttled(live: LiveNetwork) -> tuple[Network, ThrottledTransport
     return await live.enter(network), transport
 
 
-def test_a_slow_link_in_a_cycle_slows_no_publisher_and_nothing_is_lost(tmp_path: Path) -> None:
+def stretch_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a pause last for as many turns of the loop as it does where nothing else runs."""
+    pause_ms = min(MAX_PAUSE_MS, int(1000 * limit(0.1)))
+    monkeypatch.setattr(slow_links, "PAUSE_MS", pause_ms)
+    monkeypatch.setattr(congestion, "PAUSE_MS", pause_ms)
+    monkeypatch.setattr(congestion, "CUT_AFTER_S", limit(congestion.CUT_AFTER_S))
+
+
+def test_a_slow_link_in_a_cycle_slows_no_publisher_and_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     count, size = 1_500, 16_000  # three times what an outbox holds
+    stretch_pauses(monkeypatch)
 
     async def main() -> None:
         async with live_network(tmp_path) as live:
@@ -234,8 +247,11 @@ def test_a_slow_link_in_a_cycle_slows_no_publisher_and_nothing_is_lost(tmp_path:
     run(main())
 
 
-def test_a_publisher_whose_links_are_slow_rests_and_nothing_is_dropped(tmp_path: Path) -> None:
+def test_a_publisher_whose_links_are_slow_rests_and_nothing_is_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     count, size = 1_500, 16_000  # three times what an outbox holds
+    stretch_pauses(monkeypatch)
 
     async def main() -> None:
         async with live_network(tmp_path) as live:

@@ -11,6 +11,7 @@ from aiohttp import web
 
 from anabranch.live.errors import NetworkUnreachable, NoSuchStream
 from anabranch.live.pages import Pages
+from support.waiting import within
 
 TIMEOUT_S = 20.0
 UNKNOWN = {"error": "no stream 's' here: GET /streams lists those there are"}
@@ -67,7 +68,7 @@ def read(
             async with Pages([*addresses, *more]) as pages:
                 return await use(pages, trackers)
 
-    return asyncio.run(asyncio.wait_for(main(), TIMEOUT_S))
+    return asyncio.run(within(TIMEOUT_S, main()))
 
 
 async def ask(pages: Pages, _: Trackers) -> Any:

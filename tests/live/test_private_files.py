@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from anabranch.live.private_files import one_writer, write_private
+from support.waiting import limit
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="permissions and locks of POSIX")
 
@@ -86,7 +87,7 @@ def test_writers_take_turns(tmp_path: Path) -> None:
     path.write_text("0")
     command = [sys.executable, "-c", COUNT, str(path)]
     writers = [subprocess.Popen(command) for _ in range(3)]
-    assert [writer.wait(60) for writer in writers] == [0, 0, 0]
+    assert [writer.wait(limit(60)) for writer in writers] == [0, 0, 0]
     assert path.read_text() == "60"
 
 

@@ -21,6 +21,7 @@ from anabranch.live.profiles import (
     profile_identity,
     save_profile,
 )
+from support.waiting import limit
 
 ADDRESS = parse_address("anabranch://" + "ab" * 32 + "@127.0.0.1:7700")
 OTHER = parse_address("anabranchs://" + "cd" * 32 + "@example.org:1,example.net:2")
@@ -229,7 +230,7 @@ def test_a_file_that_cannot_be_used_says_why(
 @pytest.mark.skipif(sys.platform == "win32", reason="locks of POSIX")
 def test_processes_that_save_at_once_lose_nothing(config: Path) -> None:
     writers = [subprocess.Popen([sys.executable, "-c", SAVE, name]) for name in ("a", "b", "c")]
-    assert [writer.wait(60) for writer in writers] == [0, 0, 0]
+    assert [writer.wait(limit(60)) for writer in writers] == [0, 0, 0]
     wanted = {f"{writer}-{number}" for writer in "abc" for number in range(10)}
     assert set(load_profiles()) == wanted
     assert current_profile().name in {"a-9", "b-9", "c-9"}

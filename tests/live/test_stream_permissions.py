@@ -14,6 +14,7 @@ from anabranch.core.ids import parse_node
 from anabranch.live.keys import new_key
 from live.networks import LiveNetwork, eventually, live_network, run
 from live.readers import Reader, all_have, read
+from support.waiting import limit
 
 FAR_MS = 4_000_000_000_000  # in the year 2096
 
@@ -157,7 +158,9 @@ def test_a_permission_lasts_until_its_time_and_no_longer(tmp_path: Path) -> None
             await assert_may_not_publish(theirs)
             await stream.grant(guest.me, "publish", expires_ms=FAR_MS)
             await theirs.publish("in time")
-            await stream.grant(guest.me, "publish", expires_ms=int(time.time() * 1000) + 300)
+            await stream.grant(
+                guest.me, "publish", expires_ms=int((time.time() + limit(0.3)) * 1000)
+            )
             held = [p for p in theirs.info()["permissions"] if p["who"] == guest.me]
             assert [p["rights"] for p in held] == [["publish"]]
             await eventually(lambda: not theirs.may("publish"), "its end")

@@ -17,6 +17,7 @@ from anabranch.live.errors import Closed, NoSuchStream
 from anabranch.live.message import Message
 from anabranch.live.subscription import MAX_BUFFER_BYTES, Subscription
 from machines import OTHER, PART
+from support.waiting import within
 
 IDENTITY = Identity(b"\1" * 32)
 CHAIN = chain_key(IDENTITY.node, 7)
@@ -70,7 +71,7 @@ class Reader:
 
 def run(main: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        await asyncio.wait_for(main(), TIMEOUT_S)
+        await within(TIMEOUT_S, main())
 
     asyncio.run(bounded())
 

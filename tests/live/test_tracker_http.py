@@ -22,6 +22,7 @@ from anabranch.live.tracker_figures import MAX_PARTS_SHOWN, TrackerView
 from anabranch.live.tracker_http import MAX_LIMIT, MAX_PREDICTIONS, PAGES, About, TrackerHttp
 from anabranch.overlays import TOPOLOGIES
 from machines import NODES, OTHER, OWNER, PART, START, Field, Hand
+from support.waiting import limit, within
 
 A, B, C, D = NODES[1:5]
 RTT_US = 20_000
@@ -68,7 +69,7 @@ def serve(
         finally:
             await http.stop()
 
-    asyncio.run(asyncio.wait_for(run(), TIMEOUT_S))
+    asyncio.run(within(TIMEOUT_S, run()))
     return http
 
 
@@ -250,7 +251,7 @@ class Patient(dict[Any, Any]):
     """Round trips that are looked up only after a sign."""
 
     def get(self, key: Any, default: Any = None) -> Any:
-        assert Reluctant.sign.wait(TIMEOUT_S)
+        assert Reluctant.sign.wait(limit(TIMEOUT_S))
         return super().get(key, default)
 
 
@@ -385,4 +386,4 @@ def test_when_it_has_stopped_nobody_listens() -> None:
     http = serve(busy(), use)
     host, port = http.address.removeprefix("http://").split(":")
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection((host, int(port)), TIMEOUT_S)
+        socket.create_connection((host, int(port)), limit(TIMEOUT_S))

@@ -14,6 +14,7 @@ from anabranch.live.local import Child, LocalNetwork
 from anabranch.live.receipt import Receipt
 from anabranch.live.storage.sqlite import SqliteLogStore
 from live.networks import eventually, run
+from support.waiting import limit
 
 KILLS = 4
 PUBLISHERS = 20
@@ -23,7 +24,7 @@ def primary(local: LocalNetwork) -> Child | None:
     """Return the process that takes itself for the primary, as its pages say."""
     for child in local.storage:
         if child.alive:
-            with urllib.request.urlopen(f"{child.ready['http']}/parts", timeout=5) as answer:
+            with urllib.request.urlopen(f"{child.ready['http']}/parts", timeout=limit(5)) as answer:
                 rows = json.loads(answer.read())
             rows = rows["parts"] if isinstance(rows, dict) else rows
             if any(row["primary"] == child.ready["node"] for row in rows):
@@ -120,7 +121,7 @@ def in_sync(local: LocalNetwork) -> list[bool]:
     """Say of each storage node whether its log is settled to its end, and as long as others'."""
     ends = []
     for child in local.storage:
-        with urllib.request.urlopen(f"{child.ready['http']}/parts", timeout=5) as answer:
+        with urllib.request.urlopen(f"{child.ready['http']}/parts", timeout=limit(5)) as answer:
             rows = json.loads(answer.read())
         rows = rows["parts"] if isinstance(rows, dict) else rows
         ends.append([(row["length"], row["high"], row["held"]) for row in rows])

@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from anabranch.spark.java import find_java
 from anabranch.spark.session import open_session
+from support.waiting import Limit, limit
 
 WORKERS = 2
 PATIENCE_S = 300.0
@@ -69,8 +70,8 @@ class Cluster:
 
         It is killed as if its machine lost its power. Return its process.
         """
-        give_up_at = time.monotonic() + PATIENCE_S
-        while time.monotonic() < give_up_at and job.poll() is None:
+        until = Limit(PATIENCE_S)
+        while not until.passed and job.poll() is None:
             executors = self.executors()
             done = self.tasks()
             if len(executors) == WORKERS and set(executors.values()) <= set(done):
@@ -117,7 +118,7 @@ def standing_cluster(folder: Path) -> Iterator[Cluster]:
         yield Cluster(master, folder)
     finally:
         for process in reversed(started):
-            process.communicate(timeout=PATIENCE_S)  # closes its standard input first
+            process.communicate(timeout=limit(PATIENCE_S))  # closes its standard input first
 
 
 def start(log: Path, daemon: str, *options: str) -> subprocess.Popen[bytes]:
@@ -142,9 +143,9 @@ def start(log: Path, daemon: str, *options: str) -> subprocess.Popen[bytes]:
 
 def wait_for(true: Callable[[], bool], log: Path) -> None:
     """Wait until something is true, or fail with the end of a log."""
-    give_up_at = time.monotonic() + PATIENCE_S
+    until = Limit(PATIENCE_S)
     while not true():
-        assert time.monotonic() < give_up_at, log.read_text(errors="replace")[-2000:]
+        assert not until.passed, log.read_text(errors="replace")[-2000:]
         time.sleep(LOOK_EVERY_S)
 
 

@@ -7,6 +7,8 @@ from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
+from support.waiting import limit
+
 Answer = tuple[int, bytes, int]  # status, body, and how many bytes of it are sent
 Spoil = Callable[[str, Callable[[str], Answer]], Answer]
 
@@ -26,7 +28,7 @@ def false_storage(url: str, spoil: Spoil) -> Iterator[str]:
             self.close_connection = True
 
         def _ask(self, path: str) -> Answer:
-            connection = HTTPConnection(where.netloc, timeout=10)
+            connection = HTTPConnection(where.netloc, timeout=limit(10))
             shown = self.headers.get("Authorization")
             connection.request("GET", path, headers={"Authorization": shown} if shown else {})
             response = connection.getresponse()

@@ -26,6 +26,7 @@ from anabranch import Message, Network, Stream, connect
 from anabranch.live.local import Child, LocalNetwork
 from live.networks import eventually
 from spark.copier import QUERIES, Orders
+from support.waiting import limit, within
 
 COPIER = Path(__file__).with_name("copier.py")
 STORAGE = 3
@@ -162,7 +163,7 @@ class Driver:
 
     async def end(self) -> None:
         """Wait until it has done all it was to do."""
-        code = await asyncio.wait_for(self._process.wait(), PATIENCE_S)
+        code = await within(PATIENCE_S, self._process.wait())
         assert code == 0, self.last_words
 
     @property
@@ -218,7 +219,7 @@ async def _kill_primary(local: LocalNetwork, stream: Stream) -> None:
 
 
 def _is_primary(child: Child, stream: Stream) -> bool:
-    with urllib.request.urlopen(f"{child.ready['http']}/parts", timeout=5) as answer:
+    with urllib.request.urlopen(f"{child.ready['http']}/parts", timeout=limit(5)) as answer:
         rows = json.loads(answer.read())["parts"]
     return any(row["stream"] == stream.id and row["primary"] == child.ready["node"] for row in rows)
 

@@ -4,7 +4,6 @@ import asyncio
 import io
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Coroutine, Iterable, Iterator
 from concurrent.futures import Future
@@ -16,6 +15,7 @@ from anabranch import Network, Stream
 from anabranch.core.ids import StreamPart, show
 from anabranch.live.keys import load_key, new_key, save_key
 from live.networks import LiveNetwork, live_network
+from support.waiting import limit, wait_until
 
 T = TypeVar("T")
 TIMEOUT_S = 60.0
@@ -40,7 +40,7 @@ class RunningNetwork:
 
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float = TIMEOUT_S) -> T:
         """Do something on the network's loop; fail rather than hang."""
-        return self.start(work).result(timeout_s)
+        return self.start(work).result(limit(timeout_s))
 
     def new_key_file(self, name: str) -> Path:
         """Make the key of one more user, in a file."""
@@ -73,10 +73,7 @@ class RunningNetwork:
             await asyncio.gather(*sent)
 
         self.run(publish())
-        until = time.monotonic() + TIMEOUT_S
-        while min(self._stored(stream)) < wanted:
-            assert time.monotonic() < until, "what was published is not stored"
-            time.sleep(0.02)
+        wait_until(lambda: min(self._stored(stream)) >= wanted, "all is stored", TIMEOUT_S)
 
     def _stored(self, stream: Stream) -> list[int]:
         """Return how many messages each storage node of the stream that runs can serve."""
@@ -109,12 +106,12 @@ def running_network(folder: Path, trackers: int = 1, storage: int = 1) -> Iterat
 
     thread = threading.Thread(target=asyncio.run, args=(main(),), name="network")
     thread.start()
-    live, loop, ended = found.result(TIMEOUT_S)
+    live, loop, ended = found.result(limit(TIMEOUT_S))
     try:
         yield RunningNetwork(live, loop, folder)
     finally:
         loop.call_soon_threadsafe(ended.set)
-        thread.join(TIMEOUT_S)
+        thread.join(limit(TIMEOUT_S))
         assert not thread.is_alive(), f"the network does not end: {under_way(loop)}"
 
 

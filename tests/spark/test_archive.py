@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from anabranch import LocalError, Network, Stream
 from anabranch.spark.archive import Archive, append_once, check_archive, start_archive
 from spark.network import RunningNetwork, running_network
+from support.waiting import limit
 
 TIMEOUT_S = 60
 
@@ -51,7 +52,7 @@ def run(spark: SparkSession, archive: Archive) -> list[tuple[int, int]]:
     """Run the job until it has what there is; return its batches and how many rows each took."""
     check_archive(archive)
     query = start_archive(spark, archive)
-    assert query.awaitTermination(TIMEOUT_S), "it does not end"
+    assert query.awaitTermination(limit(TIMEOUT_S)), "it does not end"
     return [(progress.batchId, progress.numInputRows) for progress in query.recentProgress]
 
 
@@ -158,7 +159,7 @@ def test_of_two_attempts_at_the_first_batch_one_is_refused(
         append(some_rows(spark), 0)
         over.touch()
         with pytest.raises(LocalError, match="see that this job runs once, and start it again"):
-            held.result(TIMEOUT_S)
+            held.result(limit(TIMEOUT_S))
     assert DeltaTable(out).to_pyarrow_table().num_rows == 3
     assert DeltaTable(out).metadata().partition_columns == ["folder", "partition", "date"]
 

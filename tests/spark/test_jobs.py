@@ -22,6 +22,7 @@ from anabranch.lab.experiments.propagation import EXPERIMENT
 from anabranch.spark import jobs
 from anabranch.spark.java import find_java
 from spark.network import RunningNetwork, running_network
+from support.waiting import limit
 
 SUBMIT_S = 120
 MESSAGES = 40
@@ -159,7 +160,7 @@ def test_spark_submit_runs_the_same_file(city: City, tmp_path: Path) -> None:
         | {"SPARK_LOCAL_IP": "127.0.0.1"},
         capture_output=True,
         text=True,
-        timeout=SUBMIT_S,
+        timeout=limit(SUBMIT_S),
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -15,6 +15,8 @@ from anabranch.spark.java import find_java
 from spark.cluster import PATIENCE_S, Cluster
 from spark.copier import QUICK_JAVA
 from spark.network import running_network
+from support.processes import child
+from support.waiting import limit
 
 PARTITIONS = 4  # each is a task of every batch
 MESSAGES = 2_000
@@ -47,7 +49,7 @@ def test_an_archive_is_whole_though_an_executor_dies(
         said = tmp_path / "driver.log"
         with (
             said.open("w") as log,
-            subprocess.Popen(
+            child(
                 [
                     *(str(SUBMIT), "--master", cluster.master, *options),
                     *(jobs.__file__, "archive", stream.id, "--out", str(out)),
@@ -62,7 +64,7 @@ def test_an_archive_is_whole_though_an_executor_dies(
         ):
             try:
                 killed = cluster.kill_one_at_work(job)  # which sees both at work before
-                printed, _ = job.communicate(timeout=PATIENCE_S)
+                printed, _ = job.communicate(timeout=limit(PATIENCE_S))
             finally:
                 job.kill()
     assert job.returncode == 0, said.read_text()[-2_000:]

@@ -19,6 +19,7 @@ from anabranch.spark.publisher import FRAMES_AT_ONCE, Target, _Part, write_rows
 from anabranch.spark.rows import Row
 from spark.network import RunningNetwork, running_network
 from spark.places import Place, contents, place
+from support.waiting import limit
 
 TIMEOUT_S = 60
 
@@ -50,7 +51,9 @@ class Attempts:
     def start(self, how: str) -> "subprocess.CompletedProcess[str]":
         program = str(Path(__file__).with_name("attempt.py"))
         argv = [sys.executable, program, json.dumps(self._options), how]
-        return subprocess.run(argv, check=False, capture_output=True, text=True, timeout=TIMEOUT_S)
+        return subprocess.run(
+            argv, check=False, capture_output=True, text=True, timeout=limit(TIMEOUT_S)
+        )
 
 
 @pytest.mark.parametrize("public", [["subscribe"], []], ids=["public", "private"])
@@ -125,7 +128,7 @@ def test_an_attempt_that_goes_on_beside_its_successor_publishes_nothing_twice(
         going_on = network.start(go_on())
         successor = network.join(writer)
         written = network.run(write_rows(successor, target, epoch, 0, {0: rows}))
-        going_on.result(TIMEOUT_S)
+        going_on.result(limit(TIMEOUT_S))
         assert written.published + written.found == 1_000
         assert sorted(map(int, contents(there.wait_for(1_000)))) == list(range(1_000))
         frames = [peek(frame) for frame in there.frames().values()]

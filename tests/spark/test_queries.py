@@ -12,6 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from anabranch.spark.queries import Batch, follow
 from anabranch.spark.terminal import Teller
+from support.waiting import limit
 
 TIMEOUT_S = 60
 
@@ -37,7 +38,7 @@ def test_an_error_is_told_even_if_one_is_asked_to_end_at_the_same_time(
     rows = lines_of(spark, tmp_path / "lines", "a\n").select(sf.raise_error(sf.lit(said)))
     query = start(rows, tmp_path / "checkpoint")
     with pytest.raises(StreamingQueryException, match=said):
-        query.awaitTermination(TIMEOUT_S)
+        query.awaitTermination(limit(TIMEOUT_S))
     ended = threading.Event()
     ended.set()
     if is_told:

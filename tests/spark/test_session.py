@@ -2,7 +2,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,8 @@ from anabranch.spark.session import (
     register,
     settings_of,
 )
+from support.processes import child
+from support.waiting import limit, wait_until
 
 PATIENCE_S = 120.0
 
@@ -96,7 +97,7 @@ def test_an_error_of_a_streaming_query_is_what_it_died_of(
         .start()
     )
     with pytest.raises(PySparkException) as caught:
-        query.awaitTermination(PATIENCE_S)
+        query.awaitTermination(limit(PATIENCE_S))
     assert explain(caught.value) == "the cup is full"
 
 
@@ -143,32 +144,28 @@ input()
 
 
 def test_java_is_silent_and_ends_with_a_process_that_is_killed() -> None:
-    driver = subprocess.Popen(
+    with child(
         [sys.executable, "-c", DRIVER],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )
-    with driver:
+    ) as driver:
         assert driver.stdout is not None
         java = int(driver.stdout.readline())
         assert driver.stdout.readline() == "ZeroDivisionError: division by zero\n"
         os.kill(java, 0)  # it lives
         driver.send_signal(signal.SIGKILL)
-        assert driver.communicate(timeout=PATIENCE_S) == ("", "")
-    wait_for_the_end_of(java)
+        assert driver.communicate(timeout=limit(PATIENCE_S)) == ("", "")
+        wait_until(lambda: not lives(java), f"the end of Java, {java}", PATIENCE_S)
 
 
-def wait_for_the_end_of(process: int) -> None:
-    give_up_at = time.monotonic() + PATIENCE_S
-    while time.monotonic() < give_up_at:
-        try:
-            os.kill(process, 0)
-        except ProcessLookupError:
-            return
-        time.sleep(0.05)
-    pytest.fail(f"process {process} lives on")
+def lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def test_java_takes_some_of_the_memory_there_is_where_all_of_spark_runs_in_it(

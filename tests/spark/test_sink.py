@@ -12,6 +12,7 @@ from pyspark.sql.streaming import StreamingQuery
 from anabranch.core.frames import peek
 from spark.network import RunningNetwork, running_network
 from spark.places import Place, contents, place
+from support.waiting import limit
 
 TIMEOUT_S = 60
 
@@ -87,7 +88,7 @@ def test_a_query_that_is_stopped_and_replayed_publishes_nothing_twice(
     with place(network, writer, f"query/{len(public)}", public=public, partitions=2) as there:
         for batch in range(2):
             give(tmp_path, batch)
-        start(spark, tmp_path, there).awaitTermination(TIMEOUT_S)
+        start(spark, tmp_path, there).awaitTermination(limit(TIMEOUT_S))
         there.wait_for(20)
         frames = there.frames()
         for batch in range(2):  # the last batch did not come to its end, as it seems
@@ -95,11 +96,11 @@ def test_a_query_that_is_stopped_and_replayed_publishes_nothing_twice(
             newest = max(int(p.name) for p in commits.iterdir() if p.name.isdecimal())
             (commits / f"{newest}").unlink()
             (commits / f".{newest}.crc").unlink(missing_ok=True)
-            start(spark, tmp_path, there).awaitTermination(TIMEOUT_S)
+            start(spark, tmp_path, there).awaitTermination(limit(TIMEOUT_S))
             assert there.frames() == frames
             if batch:
                 give(tmp_path, 2)
-                start(spark, tmp_path, there).awaitTermination(TIMEOUT_S)
+                start(spark, tmp_path, there).awaitTermination(limit(TIMEOUT_S))
         came = there.wait_for(30)
         assert sorted(map(int, contents(came))) == list(range(30))
         assert sorted(map(int, contents(there.stored()))) == list(range(30))
@@ -112,7 +113,7 @@ def test_a_chain_goes_on_from_batch_to_batch(
     with place(network, writer, "linked") as there:
         for batch in range(3):
             give(tmp_path, batch)
-            start(spark, tmp_path, there).awaitTermination(TIMEOUT_S)
+            start(spark, tmp_path, there).awaitTermination(limit(TIMEOUT_S))
         heads = sorted((peek(f) for f in there.frames().values()), key=lambda h: h.last)
         for chain in {head.chain for head in heads}:
             of_chain = [head for head in heads if head.chain == chain]

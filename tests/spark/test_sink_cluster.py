@@ -13,6 +13,8 @@ from spark.copier import QUICK_JAVA, Orders
 from spark.kills import COPIER
 from spark.network import running_network
 from spark.places import contents, place
+from support.processes import child
+from support.waiting import limit
 
 MESSAGES = 4_000
 PER_BATCH = "1000"
@@ -35,7 +37,7 @@ def test_a_stream_is_copied_once_though_an_executor_dies(cluster: Cluster, tmp_p
             said = tmp_path / "driver.log"
             with (
                 said.open("w") as log,
-                subprocess.Popen(
+                child(
                     [sys.executable, str(COPIER), msgspec.json.encode(orders).decode()],
                     stdin=subprocess.PIPE,
                     stdout=log,
@@ -45,7 +47,7 @@ def test_a_stream_is_copied_once_though_an_executor_dies(cluster: Cluster, tmp_p
             ):
                 try:
                     killed = cluster.kill_one_at_work(job)  # which sees both at work before
-                    job.wait(PATIENCE_S)
+                    job.wait(limit(PATIENCE_S))
                 finally:
                     job.kill()
             assert (job.returncode, said.read_text()) == (0, "started\n")

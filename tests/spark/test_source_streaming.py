@@ -18,6 +18,7 @@ from anabranch.spark.reading import Task
 from anabranch.spark.session import explain
 from anabranch.spark.source import AnabranchSource, StreamReader
 from spark.network import RunningNetwork, running_network
+from support.waiting import limit
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +149,7 @@ def run_query(
         .start(str(folder / "table"))
     )
     try:
-        assert query.awaitTermination(60), "the query does not end"
+        assert query.awaitTermination(limit(60)), "the query does not end"
     finally:
         query.stop()
     return [json.loads(progress.json) for progress in query.recentProgress]
@@ -182,7 +183,7 @@ def test_a_query_of_nothing_says_so(network: RunningNetwork, spark: SparkSession
     stream = spark.readStream.format("anabranch").options(**options).load()
     query = stream.writeStream.format("noop").start()
     with pytest.raises(Exception, match="there is no stream") as caught:
-        query.awaitTermination(60)
+        query.awaitTermination(limit(60))
     assert explain(caught.value).startswith("there is no stream 0x")
 
 

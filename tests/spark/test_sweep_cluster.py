@@ -7,6 +7,8 @@ from typer.testing import CliRunner
 
 from anabranch.cli.lab import app
 from spark.cluster import PATIENCE_S, Cluster
+from support.processes import child
+from support.waiting import limit
 
 SWEEP = ["run", "propagation", "--nodes", "24", "--repeats", "240", "--json"]
 
@@ -14,12 +16,12 @@ SWEEP = ["run", "propagation", "--nodes", "24", "--repeats", "240", "--json"]
 def test_a_sweep_on_a_cluster_outlives_an_executor(cluster: Cluster) -> None:
     command = [sys.executable, "-m", "anabranch", "lab", *SWEEP]
     engine = ["--engine", "spark", "--master", cluster.master]
-    with subprocess.Popen(
+    with child(
         [*command, *engine], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as job:
         try:
             killed = cluster.kill_one_at_work(job)  # which sees both at work before
-            out, err = job.communicate(timeout=PATIENCE_S)
+            out, err = job.communicate(timeout=limit(PATIENCE_S))
         finally:
             job.kill()
     assert (job.returncode, err) == (0, "")

@@ -30,6 +30,7 @@ from anabranch.core.store import (
 from anabranch.live.storage.http import StorageHttp
 from anabranch.sim.stores import MemoryStore
 from machines import KEYS, NODES, PART, SIGNERS, START
+from support.waiting import limit
 
 NETWORK = b"n" * 32
 NODE = NODES[9]  # the storage node
@@ -193,7 +194,7 @@ def serving(shelf: Shelf, **options: Any) -> Iterator[StorageHttp]:
     thread.start()
 
     def do(coroutine: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, loop).result(WAIT_S)
+        return asyncio.run_coroutine_threadsafe(coroutine, loop).result(limit(WAIT_S))
 
     http = shelf.http(**options)
     try:
@@ -205,5 +206,5 @@ def serving(shelf: Shelf, **options: Any) -> Iterator[StorageHttp]:
     finally:
         do(loop.shutdown_default_executor())
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(WAIT_S)
+        thread.join(limit(WAIT_S))
         loop.close()

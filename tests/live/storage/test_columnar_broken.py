@@ -39,6 +39,7 @@ from live.storage.shelf import (
     serving,
 )
 from machines import PART, START
+from support.waiting import limit, wait_until, within
 
 FRAMES = 6
 LARGE = 256 * 1024  # more than the system keeps for a reader who does not read
@@ -157,12 +158,7 @@ def test_asking_again_from_there_says_what_is_wrong() -> None:
 
 def until(condition: Callable[[], bool]) -> None:
     """Wait for something that must happen."""
-    happened = threading.Event()
-    for _ in range(int(WAIT_S * 100)):
-        if condition():
-            return
-        happened.wait(0.01)
-    pytest.fail("it did not happen")
+    wait_until(condition, "what must happen", WAIT_S)
 
 
 def test_nothing_is_looked_up_for_who_does_not_read() -> None:
@@ -244,7 +240,7 @@ def test_a_task_that_is_cancelled_reads_no_more() -> None:
         await asyncio.gather(task, return_exceptions=True)
 
     with serving(shelf) as http:
-        asyncio.run(asyncio.wait_for(read(http), WAIT_S))
+        asyncio.run(within(WAIT_S, read(http)))
         until(lambda: http.readers == 0)
 
 
@@ -260,12 +256,12 @@ def answering(answer: bytes, until: threading.Event | None = None) -> Iterator[s
             with server.accept()[0] as link:
                 link.recv(65536)
                 link.sendall(answer)
-                assert until is None or until.wait(WAIT_S)
+                assert until is None or until.wait(limit(WAIT_S))
 
         thread = threading.Thread(target=serve)
         thread.start()
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
-        thread.join(WAIT_S)
+        thread.join(limit(WAIT_S))
 
 
 def stream(end: bytes) -> bytes:
@@ -311,7 +307,7 @@ def test_a_thread_that_waits_for_a_silent_server_is_told_of_the_end() -> None:
         thread.start()
         until(lambda: is_receiving(thread))
         batches.close()
-        thread.join(WAIT_S)
+        thread.join(limit(WAIT_S))
         assert ends == [2]
         silent.set()
 

@@ -32,6 +32,7 @@ from live.storage.shelf import (
     serving,
 )
 from machines import OTHER, PART, START
+from support.waiting import limit
 
 OF_PART = f"/streams/{quote(PART.stream, safe='')}/partitions/0"
 
@@ -51,7 +52,7 @@ def get(http: StorageHttp, path: str, token: str = "", **headers: str) -> tuple[
         headers["Authorization"] = authorization(token)
     request = Request(http.address + path, headers=headers)
     try:
-        with urlopen(request, timeout=WAIT_S) as answer:
+        with urlopen(request, timeout=limit(WAIT_S)) as answer:
             body = answer.read()
             is_json = answer.headers["Content-Type"].startswith("application/json")
             return answer.status, json.loads(body) if is_json else body
@@ -253,7 +254,7 @@ def test_pages_are_only_read() -> None:
     with serving(filled()) as http:
         request = Request(f"{http.address}{OF_PART}/arrow", method="POST", data=b"")
         with pytest.raises(HTTPError) as caught:
-            urlopen(request, timeout=WAIT_S)
+            urlopen(request, timeout=limit(WAIT_S))
         with caught.value as answer:
             assert (answer.code, answer.headers["Allow"]) == (405, "GET")
 

@@ -17,6 +17,7 @@ from anabranch.core.link_mac import MAC_BYTES, LinkMac
 from anabranch.live.transports import Link
 from anabranch.live.transports.batches import ECHO, batches, split
 from anabranch.live.transports.websocket import Limits, Timing, WebSocketTransport
+from support.waiting import within
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "asyncio": asyncio.new_event_loop,
@@ -39,7 +40,7 @@ def run(test: Coroutine[Any, Any, None], loop: str = "asyncio") -> None:
     async def watched() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, said: complaints.append(said))
         before = asyncio.all_tasks()
-        await asyncio.wait_for(test, PATIENCE_S)
+        await within(PATIENCE_S, test)
         assert asyncio.all_tasks() == before
 
     with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:

@@ -35,6 +35,7 @@ from live.transports.endpoints import (
     started,
     until,
 )
+from support.waiting import limit
 
 both_loops = pytest.mark.parametrize("loop", LOOPS)
 NONCE, KEY = b"d" * 32, b"k" * 32
@@ -371,7 +372,7 @@ def test_a_peer_that_falls_silent_is_given_up(loop: str) -> None:
 
 def test_pings_keep_an_idle_link_alive_and_measure_it() -> None:
     async def test() -> None:
-        timing = Timing(silent_s=0.2, ping_every_s=0.02, tick_s=0.01)
+        timing = Timing(silent_s=limit(0.2), ping_every_s=0.02, tick_s=0.01)
         one, other = Endpoint(SMALL, timing=timing), Endpoint(LARGE, timing=timing)
         async with started(one, other):
             await linked(one, other)

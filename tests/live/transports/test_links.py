@@ -23,6 +23,7 @@ from live.transports.endpoints import (
     waiting_client,
     welcomed_client,
 )
+from support.waiting import limit
 
 both_loops = pytest.mark.parametrize("loop", LOOPS)
 PATIENT = Timing(dial_s=1e6, tick_s=0.01, linger_s=0.5)
@@ -80,7 +81,7 @@ def test_three_nodes_that_all_dial_each_other_have_three_links(loop: str) -> Non
 
 def test_the_smaller_node_holds_the_others_connection_while_it_dials() -> None:
     async def test() -> None:
-        small = Endpoint(SMALL, timing=Timing(dial_s=0.3, tick_s=0.01, linger_s=0.5))
+        small = Endpoint(SMALL, timing=Timing(dial_s=limit(0.3), tick_s=0.01, linger_s=0.5))
         with silent_address() as silent:
             async with started(small):
                 small.transport.dial(LARGE.node, silent)
@@ -282,11 +283,12 @@ def test_a_dial_that_joins_a_find_is_answered_too() -> None:
 
 def test_the_first_tick_after_a_standstill_does_not_end_links() -> None:
     async def test() -> None:
-        timing = Timing(silent_s=0.05, ping_every_s=0.01, tick_s=0.01, linger_s=0.5)
+        silent_s = limit(0.05)
+        timing = Timing(silent_s=silent_s, ping_every_s=0.01, tick_s=0.01, linger_s=0.5)
         one, other = Endpoint(SMALL, timing=timing), Endpoint(LARGE, timing=timing)
         async with started(one, other):
             await linked(one, other)
-            stand_still_until = asyncio.get_running_loop().time() + 0.3
+            stand_still_until = asyncio.get_running_loop().time() + 6 * silent_s
             while asyncio.get_running_loop().time() < stand_still_until:
                 pass
             heard = len(one.owner.rtts) + 3

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from anabranch.spark.tables.notices import notices
 from anabranch.spark.tables.windows import delay_windows, load_windows
 from anabranch.spark.traces import SCHEMA
+from support.waiting import limit
 
 OF_FRAME = {"run": "r", "part": "s#0", "publisher": "p", "chain": "1", "number": 1}
 
@@ -67,7 +68,7 @@ def test_on_a_stream_a_window_comes_once_younger_records_have_come(
     records = spark.readStream.schema(SCHEMA).json(str(folder))
     writer = delay_windows(records).writeStream.format("memory").queryName("windows")
     query = writer.trigger(availableNow=True).start()
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(limit(60))
     assert summary(spark.table("windows"))[0] == FIRST
 
 
@@ -86,7 +87,7 @@ def test_a_fast_clock_does_not_close_the_windows_of_others(
     table = delay_windows(reader.json(str(tmp_path)))
     writer = table.writeStream.format("memory").queryName("fast").outputMode("append")
     query = writer.trigger(availableNow=True).start()
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(limit(60))
     late = [
         s["numRowsDroppedByWatermark"] for p in query.recentProgress for s in p["stateOperators"]
     ]
