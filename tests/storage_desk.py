@@ -91,9 +91,15 @@ class Desk:
     """
 
     def __init__(
-        self, size: int = 3, place: int = 0, store: MemoryStore | None = None, links: bool = True
+        self,
+        size: int = 3,
+        place: int = 0,
+        store: MemoryStore | None = None,
+        links: bool = True,
+        keep_s: float | None = None,
     ) -> None:
         self.now = START
+        self.keep_s = keep_s
         self.place = place
         self.store = store or MemoryStore()
         self.registry = StoredRegistry()
@@ -112,7 +118,7 @@ class Desk:
         rng, states = random.Random(1), self.store.states()
         signer, verify = SIGNERS[self.place], KEYS.verify
         user_of = lambda peer, now: self.users.get(peer)  # noqa: E731
-        return Storage(signer, NET, verify, self.registry, rng, states, user_of)
+        return Storage(signer, NET, verify, self.registry, rng, states, user_of, self.keep_s)
 
     # --- What happens ---------------------------------------------------------------------
 

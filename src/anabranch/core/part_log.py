@@ -93,7 +93,7 @@ class PartLog:
         self.is_deleted = False
         self.wakeup_at: float | None = None
         self._disk = disk
-        self.asks = Asks(self.standing, self._find, sign)
+        self.asks = Asks(self.standing, self._find, sign, self._coming)
         self.handing = Handing(self.standing, self._find)
         self._election = Election(self.standing, rng)
         self._leading = Leading(self.standing, self._find)
@@ -234,6 +234,13 @@ class PartLog:
 
     def _found(self, then: AfterFind, answer: Answer, now: float) -> list[Effect]:
         return self._after(then(answer, now), now)
+
+    def _coming(self) -> set[FrameName] | None:
+        """Return the frames on the way to the disk; None: the disk fails, so no more may come."""
+        if self._failing_since is not None:
+            return None
+        frames = [*self._frames, *(self._saving.frames if self._saving is not None else ())]
+        return {FrameName(head.chain, head.last) for head in map(peek, frames)}
 
     def _is_stuck(self, now: float) -> bool:
         since = self._stuck_since()

@@ -29,9 +29,11 @@ from anabranch.core.messages.registry import (
 from anabranch.core.messages.storage import (
     Acknowledged,
     AskStored,
+    Declined,
     Fetch,
     Fetched,
     Hand,
+    Lacking,
     Lead,
     Resend,
     Resent,
@@ -64,7 +66,9 @@ AboutRegistry = (
     | HeadList
 )
 Bulk = Resent | Hand | Fetched  # what holds frames, and may be as large as they are
-AboutStorage = Resend | AskStored | Acknowledged | Vote | Voted | Lead | Fetch | Bulk
+AboutStorage = (
+    Resend | AskStored | Acknowledged | Lacking | Declined | Vote | Voted | Lead | Fetch | Bulk
+)
 Small = (
     AboutParts
     | AboutKeys
@@ -73,6 +77,8 @@ Small = (
     | Resend
     | AskStored
     | Acknowledged
+    | Lacking
+    | Declined
     | Vote
     | Voted
     | Lead
@@ -96,6 +102,7 @@ __all__ = [
     "ChainPage",
     "Contact",
     "Control",
+    "Declined",
     "Fetch",
     "Fetched",
     "Got",
@@ -105,6 +112,7 @@ __all__ = [
     "Introduce",
     "KeyAnswer",
     "KeyRequest",
+    "Lacking",
     "Lead",
     "Leave",
     "ListChains",

@@ -128,6 +128,23 @@ class Hand(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     frames: Frames
 
 
+SomeNames = Annotated[tuple[FrameName, ...], msgspec.Meta(min_length=1, max_length=MAX_NAMED)]
+
+
+class Lacking(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=62):
+    """Answer of a storage node to AskStored: these frames are not on its disk. Hand them over."""
+
+    part: StreamPart
+    names: SomeNames
+
+
+class Declined(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=63):
+    """Answer of a storage node to AskStored: these frames would be refused. Offer them no more."""
+
+    part: StreamPart
+    names: SomeNames
+
+
 # --- Storage nodes among themselves ---------------------------------------------------------
 
 
@@ -207,12 +224,14 @@ __all__ = [
     "PAGE_BYTES",
     "Acknowledged",
     "AskStored",
+    "Declined",
     "Entry",
     "Fetch",
     "Fetched",
     "FrameName",
     "Hand",
     "Holding",
+    "Lacking",
     "Lead",
     "Resend",
     "Resent",

@@ -80,6 +80,7 @@ class StorageProcess:
         self._where = (host, port, http_port)
         self._client_ssl = client_ssl
         retention = retention or Retention()
+        self._keep_s = None if retention.keep_ms is None else retention.keep_ms / 1000
         self.store = SqliteLogStore(folder / "logs.sqlite")
         self._disk = LogDisk(self.store, retention.keep_ms, retention.keep_bytes)
         self.transport = WebSocketTransport(
@@ -184,7 +185,7 @@ class StorageProcess:
         make = partial(Storage, identity, network, verify, registry, rng, self.store.states())
 
         def storage(user_of: UserOf) -> Storage:
-            self.storage = make(user_of)
+            self.storage = make(user_of, self._keep_s)
             return self.storage
 
         return storage
