@@ -11,17 +11,22 @@ from anabranch.core.errors import RemoteError
 from anabranch.core.frames import peek
 from anabranch.core.ids import StreamPart
 from anabranch.core.machine import (
+    Draft,
     Effect,
     ForgetFrames,
     Hold,
     KeepFrame,
     Notice,
     OfferUnstored,
+    Outcome,
+    Publish,
     Receipt,
     Release,
+    Retire,
 )
 from anabranch.core.messages import Declined, Hand, Lacking
 from anabranch.core.messages.storage import PAGE_BYTES, FrameName
+from anabranch.core.publishing import EXPIRED
 from anabranch.core.receipts import GIVEN_UP, IDLE_S, Receipts
 from anabranch.core.unstored import (
     AGAIN_MOST_S,
@@ -36,8 +41,8 @@ from anabranch.core.unstored import (
     WINDOW,
     Unstored,
 )
-from machines import KEYS, NODES, OTHER, PART, SIGNERS, of
-from receipt_desk import KEEPERS, NET, Desk, Listed, asked, last, messages
+from machines import KEYS, NODES, OTHER, PART, SIGNERS, of, peer, plain_settings
+from receipt_desk import KEEPERS, ME, NET, Desk, Listed, asked, last, messages
 
 
 def name(frame: bytes) -> FrameName:
@@ -380,6 +385,39 @@ def test_a_frame_that_no_neighbour_took_is_not_stored_later() -> None:
     effects = desk.done(desk.receipts.withdraw(PART, name(frame)))
     assert of(ForgetFrames, effects) == [ForgetFrames(PART, (name(frame),))]
     assert desk.receipts.unstored.all_unstored() == {}
+
+
+# --- In a Peer ------------------------------------------------------------------------------
+
+
+def test_a_peer_keeps_what_it_publishes_into_a_stored_stream_and_nothing_else() -> None:
+    registry = Listed(1)
+    service = Receipts(NET, KEYS.verify, registry)
+    settings = {PART: plain_settings(NODES[5]), OTHER: plain_settings(NODES[5])}
+    hand = peer(settings, signer=ME, receipts=service)
+    hand.link(NODES[1], NODES[5])
+    for part in (PART, OTHER):
+        hand(Publish(part, [Draft(b"one"), Draft(b"two")]))
+    assert service.unstored.all_unstored() == {PART: Unstored(2, 0)}
+    registry.streams[OTHER.stream] = (1,)
+    hand(Publish(OTHER, [Draft(b"not looked at yet")]))
+    machine: Any = hand.machine
+    machine._learned(OTHER.stream, hand.now)
+    hand(Publish(OTHER, [Draft(b"kept")]))
+    assert service.unstored.unstored(OTHER) == Unstored(1, 0)
+
+
+def test_a_message_that_is_reported_as_not_published_is_not_stored_later() -> None:
+    service = Receipts(NET, KEYS.verify, Listed(1))
+    settings = {PART: plain_settings(NODES[5])}
+    hand = peer(settings, signer=ME, receipts=service, patience_s=3.0)
+    hand(Publish(PART, [Draft(b"one", 0, 7)]))
+    assert service.unstored.messages == 1
+    assert [outcome.result for outcome in of(Outcome, hand.wait(3.0))] == [EXPIRED]
+    assert service.unstored.all_unstored() == {}
+    hand(Publish(PART, [Draft(b"two", 0, 8)]))
+    hand(Retire(PART))
+    assert service.unstored.all_unstored() == {}
 
 
 # --- Anything may happen --------------------------------------------------------------------

@@ -379,6 +379,7 @@ class Receipts(Service):
             if awaited is not None and awaited.kept is kept:
                 self._forget(awaited)
                 effects += [Receipt(ticket, (), GIVEN_UP) for ticket, _ in awaited.wanted]
+        self.unstored.tidy()
         self.unstored.is_rearmed = False
         times = [self._ask_at.next_at, self.unstored.wakeup_at]
         if self._frames:

@@ -262,15 +262,18 @@ class UnstoredFrames:
         state = self._parts.get(part)
         if state is None:
             state = _Part(part)
-            if len(self._parts) >= MAX_IDLE_PARTS:
-                for idle in [each for each in self._parts.values() if not each.frames]:
-                    self._drop_part(idle)
             nodes = tuple(each.node for each in self._ledger.keepers(part.stream))
             if not nodes:
                 return state
             self._parts[part] = state
         self._name_nodes(state, now)
         return state
+
+    def tidy(self) -> None:
+        """Forget parts without frames when there are many parts."""
+        if len(self._parts) > MAX_IDLE_PARTS:
+            for idle in [each for each in self._parts.values() if not each.frames]:
+                self._drop_part(idle)
 
     def _drop_part(self, state: _Part) -> None:
         for node in list(state.lanes):
