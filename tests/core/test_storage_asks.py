@@ -2,6 +2,9 @@
 
 import hashlib
 
+import pytest
+
+from anabranch.core import part_log
 from anabranch.core.changes import Right
 from anabranch.core.machine import Effect, Found
 from anabranch.core.messages import (
@@ -190,6 +193,17 @@ def test_no_frame_is_named_as_lacking_while_the_disk_fails() -> None:
     desk.save(problem="the disk is full")
     desk.hear(PUBLISHERS[1].node, AskStored(PART, (name_of(lacked),)))
     assert sent(Lacking, desk.look()) == []
+
+
+def test_no_frame_is_named_as_lacking_while_the_disk_lags(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(part_log, "MAX_COMING", 1)
+    desk = leading()
+    lacked = name_of(Chain(PUBLISHERS[1]).frame())
+    for count in (2, 3):  # the first is in the write that is under way, the others wait
+        desk.take(*(Chain(PUBLISHERS[0]).frame(at=START - age) for age in range(count)))
+        desk.hear(PUBLISHERS[1].node, AskStored(PART, (lacked,)))
+        assert bool(sent(Lacking, desk.look())) is (count == 2)
+        desk.save()
 
 
 def test_a_reader_that_asks_is_not_asked_to_hand_frames_over() -> None:

@@ -66,7 +66,25 @@ def test_messages_that_are_not_stored_are_counted_and_raised_when_leaving(tmp_pa
                 await publish(await publisher.stream(stream.id), 3)
                 error = ZeroDivisionError()  # which is under way, and must not be replaced
                 await publisher.__aexit__(ZeroDivisionError, error, None)
+                publisher = await live.connect().__aenter__()
+                await publish(await publisher.stream(stream.id), 3)
+                with pytest.raises(ZeroDivisionError):
+                    await fail_and_close(publisher)
                 live.storage[0] = await live.start_storage(0)
+
+    async def fail_and_close(publisher: Network) -> None:
+        try:
+            raise ZeroDivisionError
+        finally:
+            await publisher.close(0.0)
+
+    run(main())
+
+
+def test_the_metrics_of_a_network_can_be_read_before_it_is_joined(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with live_network(tmp_path) as live:
+            assert live.connect().metrics["unstored"] == {}
 
     run(main())
 

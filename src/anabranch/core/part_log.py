@@ -47,6 +47,7 @@ SETTLE_S = 1.0  # how long the disk may lag behind the high mark
 MAX_WRITE_FRAMES = 1_024  # of one write
 MAX_WRITE_BYTES = 4 << 20
 MAX_REPAIRS = 64
+MAX_COMING = 4_096  # frames that wait for the disk: above that publishers hand over none
 
 FromFellow = Vote | Voted | Lead | Fetch | Fetched  # what storage nodes of a stream say
 
@@ -236,8 +237,8 @@ class PartLog:
         return self._after(then(answer, now), now)
 
     def _coming(self) -> set[FrameName] | None:
-        """Return the frames on the way to the disk; None: the disk fails, so no more may come."""
-        if self._failing_since is not None:
+        """Return the frames on the way to the disk; None: it fails or lags, no more may come."""
+        if self._failing_since is not None or len(self._frames) > MAX_COMING:
             return None
         frames = [*self._frames, *(self._saving.frames if self._saving is not None else ())]
         return {FrameName(head.chain, head.last) for head in map(peek, frames)}

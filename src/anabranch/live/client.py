@@ -8,6 +8,7 @@ import asyncio
 import random
 import socket
 import ssl as tls
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -276,9 +277,9 @@ class Network:
         self._tell_unstored()
 
     def _tell_unstored(self) -> None:
-        """Raise what was left behind, unless that was done before."""
+        """Raise what was left behind, once, unless another exception is under way."""
         left = self.node.left_unstored
-        if left and not self._is_told:
+        if left and not self._is_told and sys.exc_info()[1] is None:
             self._is_told = True
             raise not_stored(left, "" if self._folder is None else str(self._folder.path))
 

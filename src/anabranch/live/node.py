@@ -107,7 +107,6 @@ class Node:
         self.publications = Publications(self._feed, observer.name_part, self._feed_at_once)
         self._subscriptions = Subscriptions(self._feed, observer.name_part, self._unread)
         observer.on_unreadable = self._subscriptions.unreadable
-        observer.unstored = self.unstored
         self.driver = self._drive(handlers)
         self.driver.on_failure(self._failed)
         self.registry: RegistryReader
@@ -156,11 +155,13 @@ class Node:
         if self._started:
             raise LocalError("a connection can be entered once: connect again")
         self._started = True
-        if self._folder is not None:
-            self._folder.open(self.network, self.identity.node)
         try:
+            if self._folder is not None:
+                self._folder.open(self.network, self.identity.node)
             await self._transport.start(self.driver)
         except BaseException:
+            self._closing = self._closed = True
+            self._left.set()
             self._close_folder()
             raise
         try:
@@ -177,6 +178,7 @@ class Node:
                 self._unstored_bytes,
                 None if self._folder is None else self._folder.load(),
             )
+            self.observer.unstored = self.unstored
             self._questions = Questions(self.registry, self.driver.feed, self._streams)
             self.driver.attach(self.peer)
             await self.follow(NETWORK)
