@@ -319,7 +319,7 @@ def test_frames_of_a_publisher_without_a_right_wait_unoffered_until_it_has_one()
     assert len(said) == 1
     desk.registry.may_publish = True
     desk.done(desk.receipts.learned(PART.stream, desk.now))
-    assert asked(desk.wait(AGAIN_MOST_S), 1) == last(frame)
+    assert asked(desk.wait(OFFER_AFTER_S), 1) == last(frame)
 
 
 # --- What is said ---------------------------------------------------------------------------

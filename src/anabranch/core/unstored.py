@@ -358,10 +358,10 @@ class UnstoredFrames:
         """Do as the ledger of a stream has it now."""
         effects: list[Effect] = []
         for state in [each for each in self._parts.values() if each.part.stream == stream]:
-            state.is_unpermitted = False
+            was_unpermitted, state.is_unpermitted = state.is_unpermitted, False
             effects += self._name_nodes(state, now)
             for lane in state.lanes.values():
-                if lane.retry_at is not None:
+                if was_unpermitted or lane.retry_at is not None:
                     self._restart(state, lane, now)
         return effects
 
