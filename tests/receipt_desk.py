@@ -1,8 +1,10 @@
 """A publisher that waits for receipts, and storage nodes that say whatever a test wants."""
 
 import hashlib
+from types import SimpleNamespace
 from typing import Any
 
+from anabranch.core.changes import CreateStream
 from anabranch.core.identity import Signer
 from anabranch.core.ids import StreamPart
 from anabranch.core.machine import Effect, Receipt, Send
@@ -17,14 +19,28 @@ ME = SIGNERS[9]
 
 
 class Listed:
-    """A registry that knows the storage nodes of streams."""
+    """A registry that knows the storage nodes of streams, and whether everybody may publish."""
 
     def __init__(self, *places: int) -> None:
         self.streams = {PART.stream: places}
+        self.unknown: set[str] = set()  # streams that no tracker has answered about
+        self.deleted: set[str] = set()
+        self.may_publish = True
+        self.address = "{}:1"
+
+    def stream(self, name: str) -> Any:
+        if name in self.unknown:
+            return None
+        created = None if name in self.deleted else CreateStream()
+        return SimpleNamespace(created=created, may=lambda user, right, now: self.may_publish)
+
+    def version(self, chain: str) -> int:
+        return int(chain in self.streams)
 
     def keepers(self, stream: str) -> tuple[Contact, ...]:
-        places = self.streams.get(stream, ())
-        return tuple(Contact(NODES[place], f"{place}:1") for place in places)
+        is_known = stream not in self.unknown and stream not in self.deleted
+        places = self.streams.get(stream, ()) if is_known else ()
+        return tuple(Contact(NODES[place], self.address.format(place)) for place in places)
 
 
 class Desk:

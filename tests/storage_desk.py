@@ -14,6 +14,7 @@ from anabranch.core.messages.storage import MAX_NUMBER, FrameName, Selection
 from anabranch.core.registry import Permission, StreamState
 from anabranch.core.registry_view import Registry
 from anabranch.core.storage import LogStatus, Storage
+from anabranch.core.storage_comparison import StoreRetention
 from anabranch.core.store import LogState, LogWrite, Page, StoreError
 from anabranch.sim.stores import MemoryStore
 from machines import KEYS, NODES, PART, SIGNERS, START
@@ -91,9 +92,15 @@ class Desk:
     """
 
     def __init__(
-        self, size: int = 3, place: int = 0, store: MemoryStore | None = None, links: bool = True
+        self,
+        size: int = 3,
+        place: int = 0,
+        store: MemoryStore | None = None,
+        links: bool = True,
+        keep_s: float | None = None,
     ) -> None:
         self.now = START
+        self.keep_s = keep_s
         self.place = place
         self.store = store or MemoryStore()
         self.registry = StoredRegistry()
@@ -113,7 +120,9 @@ class Desk:
         rng, states = random.Random(1), self.store.states()
         signer, verify = SIGNERS[self.place], KEYS.verify
         user_of = lambda peer, now: self.users.get(peer)  # noqa: E731
-        return Storage(signer, NET, verify, self.registry, rng, states, user_of)
+        keep_ms = None if self.keep_s is None else int(1000 * self.keep_s)
+        retention = StoreRetention(keep_ms=keep_ms)
+        return Storage(signer, NET, verify, self.registry, rng, states, user_of, retention)
 
     # --- What happens ---------------------------------------------------------------------
 

@@ -73,7 +73,7 @@ def test_a_pipe_of_vehicles_reaches_a_subscriber(stream: str) -> None:
         code, out, err = run("publish", stream, "--json", stdin=mock)
         assert (code, err) == (0, "")
         told = json.loads(out)
-        assert list(told) == ["published", "failed", "seconds", "cpu_ms"]
+        assert list(told) == ["published", "failed", "not_stored", "seconds", "cpu_ms"]
         assert (told["published"], told["failed"]) == (100, 0)
         rows = list(lines(subscriber, 100))
         assert subscriber.wait(limit(PATIENCE_S)) == 0

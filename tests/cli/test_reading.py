@@ -211,7 +211,8 @@ def test_a_past_that_cannot_be_had_is_told_before_what_is_new() -> None:
     assert "the history is not complete" in one_line(err)
     with started("subscribe", stream, "--last", "3") as subscriber:
         wait_for_nodes(stream, CARRIERS + 1)
-        assert answer("publish", stream, '"new"')["published"] == 1
+        code, _, err = run("publish", stream, '"new"', "--close-wait", "0")
+        assert (code, err.splitlines()[-1]) == (1, "1 published, 0 failed, 1 not stored")
         assert subscriber.stdout is not None
         assert subscriber.stderr is not None
         assert subscriber.stderr.readline().startswith("the past is incomplete: ")

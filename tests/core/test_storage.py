@@ -233,11 +233,11 @@ def test_frames_of_others_of_the_future_and_of_nobody_are_not_taken() -> None:
     assert desk.writes == []
 
 
-def test_a_publisher_hands_over_what_is_new_and_other_storage_nodes_what_is_old_too() -> None:
-    desk = Desk()
-    old, new = (Chain(PUBLISHERS[0]).frame(at=START - age_s) for age_s in (301, 299))
-    desk.hear(PUBLISHERS[0].node, Hand(PART, (old, new)))
-    assert [write.frames for write in desk.written if type(write) is Keep] == [(new,)]
+def test_own_frames_are_taken_late_but_not_when_retention_would_delete_them() -> None:
+    desk = Desk(keep_s=86_400.0)
+    old, late = (Chain(PUBLISHERS[0]).frame(at=START - age_s) for age_s in (86_401, 86_399))
+    desk.hear(PUBLISHERS[0].node, Hand(PART, (old, late)))
+    assert [write.frames for write in desk.written if type(write) is Keep] == [(late,)]
     desk.save()
     desk.hear(ONE, Hand(PART, (old,)))
     assert [write.frames for write in desk.written if type(write) is Keep] == [(old,)]

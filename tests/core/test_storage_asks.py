@@ -2,9 +2,21 @@
 
 import hashlib
 
+import pytest
+
+from anabranch.core import part_log
 from anabranch.core.changes import Right
 from anabranch.core.machine import Effect, Found
-from anabranch.core.messages import Acknowledged, AskStored, Fetch, Fetched, Lead, Voted
+from anabranch.core.messages import (
+    Acknowledged,
+    AskStored,
+    Declined,
+    Fetch,
+    Fetched,
+    LackingNames,
+    Lead,
+    Voted,
+)
 from anabranch.core.messages.registry import NO_HASH
 from anabranch.core.messages.storage import Entry, FrameName, Holding
 from anabranch.core.receipts import signed_bytes
@@ -40,7 +52,9 @@ def test_the_word_is_given_when_the_frame_is_settled_and_not_before() -> None:
     frame = Chain(PUBLISHERS[0]).frame(b"a", b"b")
     name = name_of(frame)
     assert desk.hear(PUBLISHER, AskStored(PART, (name,))) == []
-    assert words(desk.look()) == [], "it has not come"
+    effects = desk.look()
+    assert words(effects) == [], "it has not come"
+    assert sent(LackingNames, effects) == [(PUBLISHER, LackingNames(PART, (name,)))]
     desk.take(frame)
     assert words(desk.save()) == [], "it is on one disk of three"
     [(to, word)] = sent(Acknowledged, desk.hear(ONE, Fetch(PART, 1, 2, desk.state.hash, 0)))
@@ -156,3 +170,57 @@ def test_questions_are_bounded_and_forgotten_after_a_while() -> None:
     assert not beyond(desk.machine)
     desk.wait(ASKED_FOR_S + 1)
     assert desk.machine.sizes()["frames asked for"][0] == 0
+
+
+# --- Frames that are not here ---------------------------------------------------------------
+
+
+def test_frames_on_the_disk_or_on_the_way_to_it_are_not_named_as_lacking() -> None:
+    desk = leading()
+    placed, coming, lacked = (Chain(PUBLISHERS[0]).frame(at=START - age) for age in (3, 2, 1))
+    desk.take(placed)
+    desk.save()
+    desk.take(coming)
+    names = tuple(map(name_of, (placed, coming, lacked)))
+    desk.hear(PUBLISHER, AskStored(PART, names))
+    assert sent(LackingNames, desk.look()) == [(PUBLISHER, LackingNames(PART, names[2:]))]
+
+
+def test_no_frame_is_named_as_lacking_while_the_disk_fails() -> None:
+    desk = leading()
+    frame, lacked = Chain(PUBLISHERS[0]).frame(), Chain(PUBLISHERS[1]).frame()
+    desk.take(frame)
+    desk.save(problem="the disk is full")
+    desk.hear(PUBLISHERS[1].node, AskStored(PART, (name_of(lacked),)))
+    assert sent(LackingNames, desk.look()) == []
+
+
+def test_no_frame_is_named_as_lacking_while_the_disk_lags(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(part_log, "MAX_COMING", 1)
+    desk = leading()
+    lacked = name_of(Chain(PUBLISHERS[1]).frame())
+    for count in (2, 3):  # the first is in the write that is under way, the others wait
+        desk.take(*(Chain(PUBLISHERS[0]).frame(at=START - age) for age in range(count)))
+        desk.hear(PUBLISHERS[1].node, AskStored(PART, (lacked,)))
+        assert bool(sent(LackingNames, desk.look())) is (count == 2)
+        desk.save()
+
+
+def test_a_reader_that_asks_is_not_asked_to_hand_frames_over() -> None:
+    desk = leading()
+    desk.hear(READER, AskStored(PART, (name_of(Chain(PUBLISHERS[0]).frame()),)))
+    assert sent(LackingNames, desk.look()) == []
+
+
+def test_frames_of_a_publisher_without_a_right_and_frames_past_retention_are_declined() -> None:
+    desk = Desk(keep_s=60.0)
+    old = name_of(Chain(PUBLISHERS[0]).frame(at=START - 70))
+    new = name_of(Chain(PUBLISHERS[0]).frame(at=START - 50))
+    effects = desk.hear(PUBLISHER, AskStored(PART, (old, new)))
+    assert sent(Declined, effects) == [(PUBLISHER, Declined(PART, (old,)))]
+    assert sent(LackingNames, desk.look()) == [(PUBLISHER, LackingNames(PART, (new,)))]
+    desk.registry.let(PUBLISHER, 0)
+    effects = desk.hear(PUBLISHER, AskStored(PART, (new,)))
+    assert sent(Declined, effects) == [(PUBLISHER, Declined(PART, (new,)))]
+    assert desk.registry.doubts, "the permission may be newer than what is known here"
+    assert sent(LackingNames, desk.look()) == []

@@ -13,7 +13,7 @@ def report(node: str, age_s: float = 0.0, **totals: int) -> Json:
     return {
         "node": node,
         "age_s": age_s,
-        **dict.fromkeys(TOTALS, 0),
+        **dict.fromkeys((*TOTALS, "unstored"), 0),
         **dict.fromkeys(("delay_mean_us", "delay_p50_us", "delay_p99_us"), 0),
         **totals,
     }
@@ -36,7 +36,9 @@ def look(rates: Rates, now: float, *reports: Json) -> tuple[Json, dict[str, Json
 
 
 def test_the_first_look_has_totals_and_no_rates() -> None:
-    stream, nodes = look(Rates(), 100.0, report("a", delivered=50, dropped=2, missed=3))
+    first = report("a", delivered=50, dropped=2, missed=3, unstored=4)
+    stream, nodes = look(Rates(), 100.0, first)
+    assert (stream["unstored"], nodes["a"]["unstored"]) == (4, 4)
     assert (stream["nodes"], stream["links"], stream["delivered_per_s"]) == (1, 1, 0.0)
     assert (nodes["a"]["dropped"], nodes["a"]["missed"]) == (2, 3)
     assert (nodes["a"]["delivered_per_s"], nodes["a"]["cpu_percent"]) == (0.0, 0.0)

@@ -42,7 +42,9 @@ def busy() -> Field:
         rtts = (RTT_US,) * len(peers)
         field.hand.hear(node, Status(PART, counter, peers, rtts, f"ws://node-{place}"))
     field.hand.hear(B, Status(OTHER, 0))
-    field.hand.hear(A, Report(PART, published=3, delivered=10, duplicates=20, dropped=1))
+    field.hand.hear(
+        A, Report(PART, published=3, delivered=10, duplicates=20, dropped=1, unstored=4)
+    )
     field.hand.hear(B, Report(PART, delivered=5, missed=2, delay_mean_us=900))
     field.take([e for e in field.hand.wait(2.0) if type(e) is Send])
     return field
@@ -357,6 +359,7 @@ def test_prometheus_gets_figures_of_every_part() -> None:
     assert found["part_duplicate_frames", PART.stream] == 20
     assert found["part_dropped_frames", PART.stream] == 1
     assert found["part_missed_messages", PART.stream] == 2
+    assert found["part_unstored_messages", PART.stream] == 4
     for what, count in field.hand.machine.counts.items():
         assert found["tracker_handled_total", what] == count
 

@@ -12,10 +12,22 @@ from typing import Annotated, Any
 import typer
 
 from anabranch.cli.console import STDERR, Printer, fail, handled, print_json, print_line
-from anabranch.cli.options import Address, AsJson, KeyFile, Profile, network_of
+from anabranch.cli.options import (
+    Address,
+    AsJson,
+    CloseWait,
+    Data,
+    KeyFile,
+    Profile,
+    network_of,
+)
 from anabranch.cli.processes import Recording, Trace, TraceLimit
 from anabranch.core.errors import LocalError
-from anabranch.live.errors import AnabranchError
+from anabranch.core.machine import Notice
+from anabranch.core.unstored import STORED_AGAIN, UNSTORED
+from anabranch.live.client import Network
+from anabranch.live.errors import AnabranchError, NotStored
+from anabranch.live.leaving import CLOSE_WAIT_S
 from anabranch.live.loop import ending, run
 from anabranch.live.message import MessageId
 from anabranch.live.metrics import cpu_ms
@@ -52,6 +64,8 @@ def publish(
     patience: Annotated[
         float, typer.Option(help="Seconds that a message may wait for a neighbour.")
     ] = 60.0,
+    close_wait: CloseWait = CLOSE_WAIT_S,
+    data: Data = None,
     trace: Trace = None,
     trace_limit: TraceLimit = None,
     profile: Profile = None,
@@ -63,29 +77,26 @@ def publish(
 
     async def main() -> dict[str, Any]:
         began = time.perf_counter()
-        more = {"patience_s": patience, "recorder": recording.recorder}
-        async with network_of(profile, address, key, **more) as network:
+        more = {"patience_s": patience, "recorder": recording.recorder, "data": data}
+        async with network_of(profile, address, key, close_wait_s=close_wait, **more) as network:
+            network.node.watch(_say_unstored)
             opened = await network.stream(stream)
             publisher = _Publisher(opened, key_field, message_key, partition, stored)
             if message is not None:
                 content = _parse(message, text, "the message")
-                try:
-                    name = await publisher.publish(content, publisher.key(content, "the message"))
-                except AnabranchError as error:
-                    typer.echo(f"error: {error}", err=True)
-                else:
-                    if ids:
-                        print_line(_show_id(name, as_json))
+                await publisher.publish_one(content, ids, as_json)
             else:
-                await publisher.publish_lines(text, ids, as_json)
+                try:
+                    await publisher.publish_lines(text, ids, as_json)
+                except LocalError:  # in a line: what stands before it is published
+                    await publisher.leave(network, close_wait)
+                    raise
             seconds = round(time.perf_counter() - began, 3)
-            row = {"published": publisher.published, "failed": publisher.failed}
+            row = await publisher.leave(network, close_wait)
             return {**row, "seconds": seconds, "cpu_ms": cpu_ms()}
 
-    _check_choice(
-        {"--key-field": key_field, "--message-key": message_key, "--partition": partition}
-    )
-    _check_bounds(stored, patience)
+    _check_choice(key_field, message_key, partition)
+    _check_bounds(stored, patience, close_wait)
     with Recording(trace, trace_limit) as recording:
         row = run(main())
     _sum_up(row, message is None, as_json)
@@ -94,24 +105,33 @@ def publish(
 def _sum_up(row: dict[str, Any], several: bool, as_json: bool) -> None:
     if as_json:
         print_json(row)
-    elif several or row["failed"]:
-        typer.echo(f"{row['published']} published, {row['failed']} failed", err=True)
-    if row["failed"]:
+    elif several or row["failed"] or row["not_stored"]:
+        unstored = f", {row['not_stored']} not stored" if row["not_stored"] else ""
+        typer.echo(f"{row['published']} published, {row['failed']} failed{unstored}", err=True)
+    if row["failed"] or row["not_stored"]:
         raise typer.Exit(1)
 
 
-def _check_choice(given: dict[str, object]) -> None:
+def _say_unstored(notice: Notice) -> None:
+    if notice.kind in (UNSTORED, STORED_AGAIN, "data-folder"):
+        typer.echo(f"{notice.kind}: {notice.detail} {notice.part or ''}".rstrip(), err=True)
+
+
+def _check_choice(key_field: str | None, message_key: str | None, partition: int | None) -> None:
     """A message has one key, and it or we say which partition it goes to."""
+    given = {"--key-field": key_field, "--message-key": message_key, "--partition": partition}
     names = [name for name, value in given.items() if value is not None]
     if len(names) > 1:
         fail(f"{' and '.join(names[:2])} both choose the partition: leave one of them out")
 
 
-def _check_bounds(stored: int, patience: float) -> None:
+def _check_bounds(stored: int, patience: float, close_wait: float) -> None:
     if stored < 0:
         fail(f"--stored {stored}: give the number of storage nodes, from 1 on")
     if patience <= 0:
         fail(f"--patience {patience:g}: give more than 0")
+    if close_wait < 0:
+        fail(f"--close-wait {close_wait:g}: give 0 or more")
 
 
 def _show_id(name: MessageId, as_json: bool) -> str:
@@ -151,6 +171,7 @@ class _Publisher:
         self._key_field = key_field
         self._message_key = message_key
         self._partition = partition
+        self._ended: asyncio.Event | None = None  # when we are interrupted
         self._room = asyncio.Semaphore(IN_FLIGHT)
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -180,12 +201,22 @@ class _Publisher:
         self.published += 1
         return name
 
+    async def publish_one(self, content: Any, ids: bool, as_json: bool) -> None:
+        """Publish one message, and print its id or what went wrong."""
+        try:
+            name = await self.publish(content, self.key(content, "the message"))
+        except AnabranchError as error:
+            typer.echo(f"error: {error}", err=True)
+        else:
+            if ids:
+                print_line(_show_id(name, as_json))
+
     async def publish_lines(self, text: bool, ids: bool, as_json: bool) -> None:
         """Publish the lines of standard input until it ends, or until we are interrupted.
 
         A line that is wrong ends it, too; what stands before that line is published.
         """
-        ended = ending()
+        ended = self._ended = ending()
         number = 0
         async with Printer(ended.set) as printer:
             interrupting = asyncio.create_task(self._interrupt(ended, printer))
@@ -203,6 +234,23 @@ class _Publisher:
             finally:
                 await self._finish()
         interrupting.cancel()
+
+    async def leave(self, network: Network, close_wait_s: float) -> dict[str, Any]:
+        """Leave the network; return what became of the messages by then."""
+        ended = self._ended or asyncio.Event()
+        if ended.is_set():
+            close_wait_s = min(close_wait_s, INTERRUPTED_S)
+        ended.clear()
+        cutting = asyncio.create_task(_cut_short(ended, network))
+        unstored = 0
+        try:
+            await network.close(close_wait_s=close_wait_s)
+        except NotStored as error:
+            typer.echo(f"error: {error}", err=True)
+            unstored = error.messages
+        finally:
+            cutting.cancel()
+        return {"published": self.published, "failed": self.failed, "not_stored": unstored}
 
     async def _publish_line(
         self, content: Any, key: str | None, printer: Printer, ids: bool, as_json: bool
@@ -239,6 +287,12 @@ class _Publisher:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             typer.echo(f"error: {error!r}", err=True)  # a mistake of ours
+
+
+async def _cut_short(ended: asyncio.Event, network: Network) -> None:
+    """Whoever is interrupted while it waits for storage nodes waits no longer."""
+    await ended.wait()
+    network.node.wait_no_longer()
 
 
 async def _lines(ended: asyncio.Event) -> AsyncIterator[bytes]:

@@ -20,6 +20,16 @@ KeyFile = Annotated[
     Path | None, typer.Option("--key", help="The key to use; by default the profile's.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
+Data = Annotated[
+    Path | None,
+    typer.Option(
+        help="A folder for the node's own key and for messages that are not stored yet; one "
+        "process may use it at a time."
+    ),
+]
+CloseWait = Annotated[
+    float, typer.Option(help="Seconds to wait, at the end, until what was published is stored.")
+]
 WithParent = Annotated[
     bool, typer.Option("--with-parent", hidden=True, help="End when standard input closes.")
 ]

@@ -15,6 +15,7 @@ from anabranch.cli.console import fail, handled, print_json, progress_bar
 from anabranch.cli.options import (
     Address,
     AsJson,
+    Data,
     KeyFile,
     Profile,
     TlsCert,
@@ -183,6 +184,7 @@ def node(
     interval: Annotated[float, typer.Option(help="Seconds between lines of figures.")] = 10.0,
     trace: Trace = None,
     trace_limit: TraceLimit = None,
+    data: Data = None,
     telemetry: Annotated[
         str | None, typer.Option(help="A stream to publish what it records to, as it happens.")
     ] = None,
@@ -213,6 +215,7 @@ def node(
                 ssl=tls_context(tls_cert, tls_key),
                 recorder=recording.recorder,
                 node_key=node_key,
+                data=data,
             )
             publishing = nullcontext() if telemetry is None else Telemetry(network, telemetry)
             async with network, publishing, Carrier(network, streams or (), every) as carrier:

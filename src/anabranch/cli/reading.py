@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -11,10 +12,11 @@ import typer
 
 from anabranch.cli.console import STDERR, Printer, fail, handled
 from anabranch.cli.messages import Name
-from anabranch.cli.options import Address, AsJson, KeyFile, Profile, network_of
+from anabranch.cli.options import Address, AsJson, Data, KeyFile, Profile, network_of
 from anabranch.cli.times import parse_time
 from anabranch.core.key_asking import NO_KEY
 from anabranch.core.machine import Notice
+from anabranch.live.client import Network
 from anabranch.live.loop import ending, run
 from anabranch.live.message import Message
 from anabranch.live.stream import Stream
@@ -25,7 +27,6 @@ LAST_LINES_S = 1.0  # how long what has come may take to be printed after Ctrl-C
 Partitions = Annotated[
     list[int] | None, typer.Option("--partition", help="Only this partition; may be repeated.")
 ]
-Options = tuple[str | None, str | None, "KeyFile"]
 
 
 @handled()
@@ -42,6 +43,7 @@ def subscribe(
         bool, typer.Option("--unordered", help="As they come, with nothing asked for again.")
     ] = False,
     partition: Partitions = None,
+    data: Data = None,
     profile: Profile = None,
     address: Address = None,
     key: KeyFile = None,
@@ -55,7 +57,7 @@ def subscribe(
     def read(opened: Stream) -> Subscription:
         return opened.subscribe(partition or None, last=last, since=begin, ordered=not unordered)
 
-    _run(stream, read, count, (profile, address, key), as_json)
+    _run(stream, read, count, partial(network_of, profile, address, key, data=data), as_json)
 
 
 @handled()
@@ -71,6 +73,7 @@ def resend(
     publisher: Annotated[str | None, typer.Option(help="Only what this address published.")] = None,
     chain: Annotated[str | None, typer.Option(help="Only this chain of the publisher's.")] = None,
     partition: Partitions = None,
+    data: Data = None,
     profile: Profile = None,
     address: Address = None,
     key: KeyFile = None,
@@ -92,14 +95,14 @@ def resend(
             offsets=offsets,
         )
 
-    _run(stream, read, None, (profile, address, key), as_json)
+    _run(stream, read, None, partial(network_of, profile, address, key, data=data), as_json)
 
 
 def _run(
     stream: str,
     read: Callable[[Stream], Subscription],
     count: int | None,
-    options: Options,
+    connecting: Callable[[], Network],
     as_json: bool,
 ) -> None:
     """Print messages until there are no more, or enough, or until we are interrupted."""
@@ -107,7 +110,7 @@ def _run(
     async def main() -> None:
         ended = ending()
         # What is left to print is printed when we have left the network, which need not wait.
-        async with Printer(ended.set) as printer, network_of(*options) as network:
+        async with Printer(ended.set) as printer, connecting() as network:
             opened = await network.stream(stream)
             network.node.watch(_say_unread)
             async with read(opened) as messages:

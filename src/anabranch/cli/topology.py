@@ -166,10 +166,15 @@ def _short(stream: str, partition: int) -> str:
     return f"{owner[:6]}…/{path}#{partition}"
 
 
+def _table(title: str) -> Table:
+    """Make a table that is narrow enough for 80 columns."""
+    return Table(box=box.SIMPLE, padding=(0, 0, 0, 1), title=title, title_justify="left")
+
+
 def _screen(seen: dict[str, Any]) -> Group:
-    streams = Table(box=box.SIMPLE, title="streams, messages a second", title_justify="left")
-    streams.add_column("stream", overflow="fold")
-    for column in ("nodes", "links", "published", "delivered", "p50 ms", "p99 ms"):
+    streams = _table("streams, messages a second")
+    streams.add_column("stream", overflow="fold", min_width=14)
+    for column in ("nodes", "links", "published", "delivered", "unstored", "p50 ms", "p99 ms"):
         streams.add_column(column, justify="right")
     for row in seen["streams"]:
         streams.add_row(
@@ -178,13 +183,14 @@ def _screen(seen: dict[str, Any]) -> Group:
             str(row["links"]),
             f"{row['published_per_s']:.1f}",
             f"{row['delivered_per_s']:.1f}",
+            str(row["unstored"]),
             f"{row['delay_p50_ms']:.1f}",
             f"{row['delay_p99_ms']:.1f}",
         )
-    nodes = Table(box=box.SIMPLE, title="nodes, messages a second", title_justify="left")
+    nodes = _table("nodes, messages a second")
     nodes.add_column("node")
-    columns = ("delivered", "copies", "dropped in all", "missed in all", "p50 ms", "p99 ms", "cpu")
-    for column in columns:
+    counts = ("delivered", "copies", "dropped", "missed", "unstored")
+    for column in (*counts, "p50 ms", "p99 ms", "cpu"):
         nodes.add_column(column, justify="right")
     for row in seen["nodes"][:MAX_ROWS]:
         nodes.add_row(
@@ -193,6 +199,7 @@ def _screen(seen: dict[str, Any]) -> Group:
             f"{row['duplicates_per_s']:.1f}",
             str(row["dropped"]),
             str(row["missed"]),
+            str(row["unstored"]),
             f"{row['delay_p50_ms']:.1f}",
             f"{row['delay_p99_ms']:.1f}",
             f"{row['cpu_percent']:.0f}%",

@@ -87,7 +87,7 @@ class Attendance:
         state = self._parts.find(event.part)
         if state is None or state.publishing is None:
             return []
-        return self._outgoing.stop(state, EXPIRED) + self._leave_if_idle(state, now)
+        return self._outgoing.stop(state, EXPIRED, now) + self._leave_if_idle(state, now)
 
     def leave(self, state: Part, now: float) -> list[Effect]:
         """Leave a part, whoever wants to be there."""

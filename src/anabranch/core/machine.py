@@ -18,9 +18,12 @@ from anabranch.core.storing import Close as Close
 from anabranch.core.storing import Damaged as Damaged
 from anabranch.core.storing import Drained as Drained
 from anabranch.core.storing import Find as Find
+from anabranch.core.storing import ForgetFrames as ForgetFrames
 from anabranch.core.storing import Found as Found
 from anabranch.core.storing import HistoryEnded as HistoryEnded
+from anabranch.core.storing import KeepFrame as KeepFrame
 from anabranch.core.storing import Missed as Missed
+from anabranch.core.storing import OfferUnstored as OfferUnstored
 from anabranch.core.storing import Open as Open
 from anabranch.core.storing import PageEnded as PageEnded
 from anabranch.core.storing import Receipt as Receipt
@@ -174,6 +177,7 @@ Event = (
     | Open
     | Drained
     | Close
+    | OfferUnstored
     | Wrote
     | Damaged
     | Found
@@ -345,6 +349,8 @@ Effect = (
     | PageEnded
     | HistoryEnded
     | Receipt
+    | KeepFrame
+    | ForgetFrames
     | Write
     | Find
     | Connect

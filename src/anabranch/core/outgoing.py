@@ -14,6 +14,7 @@ from anabranch.core.identity import Signer
 from anabranch.core.ids import ChainKey, NodeId, PartKey, chain_key, publisher_of
 from anabranch.core.key_exchange import KeyExchange
 from anabranch.core.machine import Deliver, Draft, Effect, Forward, Published, PublishNumbered
+from anabranch.core.messages.storage import FrameName
 from anabranch.core.overlay import Carried, Perform, RecentFrames
 from anabranch.core.parts import Part
 from anabranch.core.permission import DOUBT_FOR_S, Permission
@@ -83,7 +84,13 @@ class Outgoing:
         chain = chain_key(self._signer.node, int.from_bytes(self._entropy(8)))
         sign, patience_s = self._signer.sign, self._patience_s
         state.publishing = Publishing(state.key, chain, sign, patience_s, self._flight)
+        self._see_storage(state)
         return state.publishing
+
+    def _see_storage(self, state: Part) -> None:
+        """Note, for the hot path, whether the stream names storage nodes."""
+        receipts = self._receipts
+        state.is_stored = receipts is not None and receipts.stores(state.part.stream)
 
     def _permit(
         self, state: Part, publishing: Publishing, effects: list[Effect], now: float
@@ -103,13 +110,23 @@ class Outgoing:
                 effects += publishing.refuse(UNPERMITTED)
         return effects + self.pump(state, now)
 
-    def stop(self, state: Part, result: str) -> list[Effect]:
+    def stop(self, state: Part, result: str, now: float) -> list[Effect]:
         """Publish no more in a part; what is not confirmed has this outcome."""
         if state.publishing is None:
             return []
         effects = state.publishing.close(result)
+        effects += self._withdraw(state, state.publishing, now)
         state.publishing = None
         self.forget(state)
+        return effects
+
+    def _withdraw(self, state: Part, publishing: Publishing, now: float) -> list[Effect]:
+        """Store no frame that no neighbour took: its messages count as not published."""
+        effects: list[Effect] = []
+        for chain, last in publishing.take_given_up():
+            if self._receipts is not None:
+                withdrawn = self._receipts.withdraw(state.part, FrameName(chain, last))
+                effects += self._serve(withdrawn, now)
         return effects
 
     def pump(self, state: Part, now: float) -> list[Effect]:
@@ -120,8 +137,8 @@ class Outgoing:
         while waiting.count and (made := self._next_frame(state, effects, now)) is not None:
             head, frame = made.head, made.frame
             is_new = state.seen.take(head.chain, head.previous, head.first, head.last) is NEW
-            if made.copies:
-                effects += self._ask_storage(state, made, now)
+            if state.is_stored or made.copies:
+                effects += self._keep_for_storage(state, made, now)
             if is_new or not made.is_given:  # else it was published before, here or elsewhere
                 self._recent.add(state.key, frame, now)
                 effects.append(Published(head, frame, made.is_given))
@@ -134,8 +151,8 @@ class Outgoing:
         self._rearm(state)
         return effects
 
-    def _ask_storage(self, state: Part, made: Unconfirmed, now: float) -> list[Effect]:
-        """Ask for the receipts that are wanted of a frame."""
+    def _keep_for_storage(self, state: Part, made: Unconfirmed, now: float) -> list[Effect]:
+        """Keep a frame until it is stored, and ask for the receipts that are wanted of it."""
         if self._receipts is None:
             return []
         named, copies = (state.part, made.head, made.frame), made.copies
@@ -217,6 +234,8 @@ class Outgoing:
     def reconsider(self, state: Part, now: float) -> list[Effect]:
         """The registry has spoken: let the drafts go that waited for its word, or refuse them."""
         publishing = state.publishing
+        if publishing is not None:
+            self._see_storage(state)
         if publishing is None or publishing.doubted_until is None:
             return []
         publishing.doubted_until = None
@@ -231,6 +250,7 @@ class Outgoing:
             publishing = state.publishing
             assert publishing is not None
             effects += publishing.expire(now)
+            effects += self._withdraw(state, publishing, now)
             effects += self.look(state, now)
             effects += self._resume(state, now)
             if due := publishing.due_again(now):

@@ -21,6 +21,7 @@ from anabranch.core.log_leading import Leading
 from anabranch.core.log_standing import MAX_LEAP, Standing
 from anabranch.core.machine import Effect, Sizes, Wrote
 from anabranch.core.messages import Fetch, Fetched, Lead, Vote, Voted
+from anabranch.core.messages.storage import FrameName
 from anabranch.core.storage_asks import Asks, Sign
 from anabranch.core.storage_disk import AfterFind, Disk
 from anabranch.core.store import (
@@ -47,6 +48,7 @@ SETTLE_S = 1.0  # how long the disk may lag behind the high mark
 MAX_WRITE_FRAMES = 1_024  # of one write
 MAX_WRITE_BYTES = 4 << 20
 MAX_FILLS = 64
+MAX_COMING = 4_096  # frames that wait for the disk: above that publishers hand over none
 
 FromFellow = Vote | Voted | Lead | Fetch | Fetched  # what storage nodes of a stream say
 
@@ -95,7 +97,7 @@ class PartLog:
         self.fills_written = 0
         self.wakeup_at: float | None = None
         self._disk = disk
-        self.asks = Asks(self.standing, self._find, sign)
+        self.asks = Asks(self.standing, self._find, sign, self._coming)
         self.handing = Handing(self.standing, self._find)
         self._election = Election(self.standing, rng)
         self._leading = Leading(self.standing, self._find)
@@ -257,6 +259,13 @@ class PartLog:
 
     def _found(self, then: AfterFind, answer: Answer, now: float) -> list[Effect]:
         return self._after(then(answer, now), now)
+
+    def _coming(self) -> set[FrameName] | None:
+        """Return the frames on the way to the disk; None: it fails or lags, no more may come."""
+        if self._failing_since is not None or len(self._frames) > MAX_COMING:
+            return None
+        frames = [*self._frames, *(self._saving.frames if self._saving is not None else ())]
+        return {FrameName(head.chain, head.last) for head in map(peek, frames)}
 
     def _is_stuck(self, now: float) -> bool:
         since = self._stuck_since()

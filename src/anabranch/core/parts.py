@@ -35,6 +35,7 @@ class Part(msgspec.Struct):
     reads: bool = True  # what it is subscribed to; else it only carries, and wants no keys
     plain: bool = True  # it is delivered as it comes, and not only to those who read in order
     publishing: Publishing | None = None
+    is_stored: bool = False  # its stream named storage nodes when this was last looked at
 
     @property
     def idle(self) -> bool:

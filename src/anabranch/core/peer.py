@@ -71,6 +71,7 @@ from anabranch.core.service import Service
 from anabranch.core.services import Services
 from anabranch.core.slow_links import SlowLinks
 from anabranch.core.storage import StorageFactory
+from anabranch.core.unstored import UnstoredFrames
 
 _Do = Callable[..., list[Effect]]  # with an event, and the time
 
@@ -116,6 +117,7 @@ class Peer:
         if self._storage is not None:
             self._storage.attach(self._parts)
         ours = (self._keys, self._reader, self._storage, receipts)
+        self._receipts = receipts
         self._services = Services((*services, *(each for each in ours if each is not None)))
         do = (self._applied, self._served)
         publishing = (signer, entropy, patience_s, self._permission)
@@ -212,6 +214,11 @@ class Peer:
     def secret(self, stream: str, publisher: NodeId, key_id: bytes) -> bytes | None:
         """Return the secret of a group key, if we have it."""
         return self._keys.secret(stream, publisher, key_id) if self._keys is not None else None
+
+    @property
+    def unstored(self) -> UnstoredFrames | None:
+        """The published frames that are not stored yet; None: this node does not publish."""
+        return self._receipts.unstored if self._receipts is not None else None
 
     @property
     def lingers_until(self) -> float:
@@ -372,10 +379,12 @@ class Peer:
         effects = self._served(self._keys.learned(chain, now), now) if self._keys else []
         if self._storage is not None:
             effects += self._served(self._storage.learned(chain, now), now)
+        if self._receipts is not None:
+            effects += self._served(self._receipts.learned(chain, now), now)
         for state in [s for s in self._parts if chain in (NETWORK, s.part.stream)]:
             changed = self._parts.change(state, now)
             if changed is None:
-                effects += self._outgoing.stop(state, NO_SUCH_STREAM)
+                effects += self._outgoing.stop(state, NO_SUCH_STREAM, now)
                 effects.append(Notice(state.part, "deleted", "the registry knows it no more"))
                 effects += self._attendance.leave(state, now)
             else:

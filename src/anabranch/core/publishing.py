@@ -80,7 +80,7 @@ class Publishing:
     """What we publish in one part: our own chain, and those with given numbers."""
 
     __slots__ = (
-        *("_again_at", "_backlog", "_flight", "_flying_bytes", "_given", "_held"),
+        *("_again_at", "_backlog", "_flight", "_flying_bytes", "_given", "_given_up", "_held"),
         *("_left_since_pause", "_part", "_patience_s", "_sign", "_unconfirmed"),
         *("_unconfirmed_bytes", "chain", "doubted_until", "neighbours", "newest"),
         *("paused_until", "waiting"),
@@ -108,6 +108,7 @@ class Publishing:
         self._given: OrderedDict[ChainKey, int] = OrderedDict()
         self._unconfirmed: OrderedDict[_Name, Unconfirmed] = OrderedDict()
         self._unconfirmed_bytes = 0
+        self._given_up: list[_Name] = []  # frames, since the last `take_given_up`
         self._again_at: float | None = None  # when to look for what must be offered again
         self._backlog: OrderedDict[_Name, Owed] = OrderedDict()  # unconfirmed, in order of offering
         self._flight = flight or Flight()
@@ -267,6 +268,11 @@ class Publishing:
             effects += self._settle(frame, result)
         return effects + self.refuse(result)
 
+    def take_given_up(self) -> list[_Name]:
+        """Return, once, the names of the frames that were given up."""
+        given_up, self._given_up = self._given_up, []
+        return given_up
+
     def sizes(self) -> Sizes:
         """Return the queues with their bounds."""
         return {
@@ -348,6 +354,8 @@ class Publishing:
     def _settle(self, frame: Unconfirmed, result: str) -> list[Effect]:
         """Say what became of a frame's messages, and forget it."""
         self._forget(frame)
+        if result != SENT:
+            self._given_up.append(frame.name)
         if not self._unconfirmed:
             self._again_at = None
         return [Outcome(ticket, result, number) for ticket, number in frame.tickets]

@@ -42,6 +42,7 @@ from anabranch.core.messages import (
     AskRanges,
     AskStored,
     Control,
+    Declined,
     Entries,
     Fetch,
     Fetched,
@@ -95,7 +96,11 @@ class Storage(Service):
         user_of: UserOf,
         retention: StoreRetention = KEEP_ALL,
     ) -> None:
-        """Go on where the logs on the disk stand, as the store says."""
+        """Go on where the logs on the disk stand, as the store says.
+
+        A frame that `retention` would delete is not accepted from its publisher.
+        """
+        self._keep_ms = retention.keep_ms
         self._me = signer.node
         self._signer = signer
         self._network = network
@@ -334,9 +339,14 @@ class Storage(Service):
             return False
         if self._registry.stores(part.stream, sender):
             return self._registry.wrote(part.stream, head.publisher)
-        # Of its own a publisher brings only what is new: nobody writes the past anew.
-        is_own = age_s <= MAX_SKEW_S and self._readers.acts_for(sender, head.publisher, now)
-        return is_own and self._registry.permits(part, head.publisher, now)
+        is_own = self._readers.acts_for(sender, head.publisher, now)
+        return is_own and self._may_offer(part, head.chain, head.last, now)
+
+    def _may_offer(self, part: StreamPart, chain: ChainKey, last: int, now: float) -> bool:
+        """Tell whether a publisher may bring an own frame, perhaps long after publishing it."""
+        age_s = now - (last >> SEQUENCE_BITS) / 1000
+        is_recent = self._keep_ms is None or age_s * 1000 <= self._keep_ms
+        return is_recent and self._registry.permits(part, publisher_of(chain), now)
 
     # --- Messages -------------------------------------------------------------------------
 
@@ -378,7 +388,14 @@ class Storage(Service):
         names: Sequence[FrameName] = ask.names
         if not self._readers.may_read(ask.part.stream, sender, now):
             names = [n for n in names if self._is_writer(ask.part, sender, n.chain, now)]
-        return self._tended(log, log.asks.ask(sender, names, now), now)
+        own = [n for n in names if self._readers.acts_for(sender, publisher_of(n.chain), now)]
+        welcome = {n for n in own if self._may_offer(ask.part, n.chain, n.last, now)}
+        effects = log.asks.ask(sender, names, now, welcome)
+        declined = tuple(name for name in own if name not in welcome)
+        if declined:  # a permission may be newer than what is known here
+            effects.append(Send(sender, Declined(ask.part, declined)))
+            effects += self._registry.doubt(ask.part.stream, now)
+        return self._tended(log, effects, now)
 
     def _is_writer(self, part: StreamPart, peer: NodeId, chain: ChainKey, now: float) -> bool:
         is_own = self._readers.acts_for(peer, publisher_of(chain), now)

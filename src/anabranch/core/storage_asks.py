@@ -1,18 +1,21 @@
-"""Who waits for a storage node's word that it holds a frame for good.
+"""Questions of publishers about their frames: acknowledged, lacking, or declined.
 
-The word is given when the frame lies in the log before the high mark: on a majority of the
-storage nodes' disks, this one among them, with an offset that stays.
+A frame is acknowledged when it lies in the log before the high mark: on a majority of the storage
+nodes' disks, this one among them, with an offset that stays. A frame that this node has neither on
+its disk nor on the way to it is named as lacking, so that its publisher hands it over.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
+
+import msgspec
 
 from anabranch.core.frames import peek
 from anabranch.core.ids import FrameHead, NodeId
 from anabranch.core.log_standing import Standing
 from anabranch.core.machine import Effect, Send, Sizes
-from anabranch.core.messages import Acknowledged
+from anabranch.core.messages import Acknowledged, LackingNames
 from anabranch.core.messages.storage import MAX_NAMED, FrameName, Holding
 from anabranch.core.storage_disk import Look
 from anabranch.core.store import Answer, Named, Placed
@@ -23,13 +26,23 @@ MAX_ASKED_PER_PEER = 4_096
 MAX_LOOKING = 64  # questions of a part that are looked up
 
 Sign = Callable[[Sequence[Holding]], bytes]
+Coming = Callable[[], Collection[FrameName] | None]  # on the way to the disk; None: it fails
+
+
+class _Asked(msgspec.Struct, frozen=True):
+    """A question that is looked up."""
+
+    sender: NodeId
+    names: tuple[FrameName, ...]
+    welcome: frozenset[FrameName]  # those that the sender may hand over
 
 
 class Asks:
     """Questions about the frames of one part."""
 
-    def __init__(self, standing: Standing, find: Look, sign: Sign) -> None:
+    def __init__(self, standing: Standing, find: Look, sign: Sign, coming: Coming) -> None:
         self._standing = standing
+        self._coming = coming
         self._find = find
         self._sign = sign
         self._asked: dict[FrameName, dict[NodeId, float]] = {}  # by whom, and until when
@@ -45,8 +58,17 @@ class Asks:
         """Whether anybody waits."""
         return bool(self._asked)
 
-    def ask(self, sender: NodeId, names: Iterable[FrameName], now: float) -> list[Effect]:
-        """Take a question; if there is no room for it, it is asked again."""
+    def ask(
+        self,
+        sender: NodeId,
+        names: Iterable[FrameName],
+        now: float,
+        welcome: Collection[FrameName] = (),
+    ) -> list[Effect]:
+        """Take a question; if there is no room for it, it is asked again.
+
+        The `welcome` frames are named as lacking if they are, since the sender may hand them over.
+        """
         fresh: list[FrameName] = []
         for name in names:
             if sender not in self._asked.get(name, ()):
@@ -59,7 +81,8 @@ class Asks:
                 fresh.append(name)
         if self._asked and self.at is None:
             self.at = now + ASKED_FOR_S
-        return self._look(tuple(fresh))
+        asked = _Asked(sender, tuple(fresh), frozenset(welcome))
+        return self._look(asked)
 
     def _make_room(self, sender: NodeId) -> bool:
         """Tell whether there is room for one more; who asks for most makes room for others."""
@@ -72,21 +95,37 @@ class Asks:
         self._drop(most, next(reversed(self._by_peer[most])))
         return True
 
-    def _look(self, names: tuple[FrameName, ...]) -> list[Effect]:
-        if not names or self._looking >= MAX_LOOKING:
+    def _look(self, asked: _Asked) -> list[Effect]:
+        if not asked.names or self._looking >= MAX_LOOKING:
             return []
         self._looking += 1
-        query = Named(self._standing.part, names)
-        return [self._find(query, partial(self._found, names, self._cuts))]
+        query = Named(self._standing.part, asked.names)
+        return [self._find(query, partial(self._found, asked, self._cuts))]
 
-    def _found(
-        self, names: tuple[FrameName, ...], cuts: int, answer: Answer, now: float
-    ) -> list[Effect]:
+    def _found(self, asked: _Asked, cuts: int, answer: Answer, now: float) -> list[Effect]:
         self._looking -= 1
         if cuts != self._cuts:
-            return self._look(names)
-        self.placed((row, peek(row.entry.frame)) for row in answer.placed)
-        return self.settled()
+            return self._look(asked)
+        rows = [(row, peek(row.entry.frame)) for row in answer.placed]
+        self.placed(rows)
+        if answer.problem:
+            return self.settled()
+        return self.settled() + self._name_lacking(asked, rows)
+
+    def _name_lacking(
+        self, asked: _Asked, rows: Sequence[tuple[Placed, FrameHead]]
+    ) -> list[Effect]:
+        """Tell the publisher which of its frames it may hand over."""
+        if self._standing.state.missing:
+            return []  # a frame may lie in a hole, which is filled from other storage nodes
+        here = {FrameName(head.chain, head.last) for _, head in rows}
+        lacking = [n for n in asked.names if n in asked.welcome and n not in here]
+        coming = self._coming() if lacking else None
+        if coming is None:
+            return []
+        lacking = [n for n in lacking if n not in coming and n not in self._placed]
+        lacked = LackingNames(self._standing.part, tuple(lacking)) if lacking else None
+        return [Send(asked.sender, lacked)] if lacked is not None else []
 
     def placed(self, rows: Iterable[tuple[Placed, FrameHead]]) -> None:
         """Take note of frames that have a place in the log on our disk."""

@@ -7,7 +7,7 @@ import msgspec
 
 from anabranch.core.ids import ChainKey, NodeId, StreamPart
 from anabranch.core.messages import Acknowledged
-from anabranch.core.messages.storage import Selection, Span
+from anabranch.core.messages.storage import FrameName, Selection, Span
 from anabranch.core.store import Answer, LogQuery, LogState, LogWrite, Placed
 
 # --- What can happen ------------------------------------------------------------------------
@@ -38,6 +38,10 @@ class Close(msgspec.Struct, gc=False):
     """The application reads no more under this ticket."""
 
     ticket: int
+
+
+class OfferUnstored(msgspec.Struct, gc=False):
+    """The application is about to leave: offer at once what storage nodes have not signed for."""
 
 
 class Wrote(msgspec.Struct):
@@ -107,6 +111,21 @@ class Receipt(msgspec.Struct):
     problem: str = ""
     offset: int = 0
     first: int = 0
+
+
+class KeepFrame(msgspec.Struct, gc=False):
+    """Keep a published frame in the data folder until a ForgetFrames names it."""
+
+    part: StreamPart
+    name: FrameName
+    frame: bytes
+
+
+class ForgetFrames(msgspec.Struct):
+    """Delete frames of a part from the data folder."""
+
+    part: StreamPart
+    names: tuple[FrameName, ...]
 
 
 class Write(msgspec.Struct):

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 
 from anabranch.core.identity import Identity, KnownKeys, Verify
-from anabranch.core.ids import NodeId
+from anabranch.core.ids import NodeId, StreamPart
 from anabranch.core.key_exchange import KeyExchange
 from anabranch.core.machine import KeepKey
 from anabranch.core.mandate import introduce
@@ -21,6 +21,7 @@ from anabranch.core.reader import Reader
 from anabranch.core.receipts import Receipts
 from anabranch.core.registry_reader import RegistryReader
 from anabranch.core.storage import StorageFactory
+from anabranch.core.unstored import MAX_UNSTORED_BYTES
 from anabranch.live.errors import NetworkUnreachable
 from anabranch.live.transports import Transport, TransportError
 from anabranch.overlays import OVERLAYS
@@ -65,10 +66,13 @@ def assemble(
     kept: Iterable[KeepKey],
     patience_s: float,
     keeps: Keeps | None = None,
+    unstored_bytes: int = MAX_UNSTORED_BYTES,
+    lasting: Iterable[tuple[StreamPart, bytes]] | None = None,
 ) -> tuple[RegistryReader, Peer]:
     """Return the machines of a node that acts for a user, and has found trackers.
 
-    One that `keeps` streams for others does not read them.
+    One that `keeps` streams for others does not read them. `lasting` are the frames of its data
+    folder that are not stored yet.
     """
     curve = KnownKeys()
     rng = random.Random(int.from_bytes(os.urandom(16)))
@@ -89,7 +93,7 @@ def assemble(
         keys=partial(KeyExchange, identity, curve, os.urandom, network, registry, kept),
         reader=partial(Reader, registry, curve.verify, rng) if keeps is None else None,
         storage=keeps(identity, network, curve.verify, registry, rng) if keeps else None,
-        receipts=Receipts(network, curve.verify, registry),
+        receipts=Receipts(network, curve.verify, registry, unstored_bytes, lasting),
         patience_s=patience_s,
     )
     registry.by_neighbours.neighbours = peer.neighbours_in

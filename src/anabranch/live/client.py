@@ -8,6 +8,7 @@ import asyncio
 import random
 import socket
 import ssl as tls
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from functools import partial
@@ -27,8 +28,10 @@ from anabranch.core.overlay import DEFAULT_DEGREE
 from anabranch.core.publishing import STRANDED_FOR_S
 from anabranch.core.registry_keeper import MAX_CHAINS
 from anabranch.core.registry_view import AGAIN, DONE, judge
+from anabranch.core.unstored import LEAST_UNSTORED_BYTES, MAX_UNSTORED_BYTES
 from anabranch.live.address import NetworkAddress, parse_address
 from anabranch.live.assembly import Keeps
+from anabranch.live.data_folder import FOLDER_UNSTORED_BYTES, DataFolder
 from anabranch.live.driver import Handlers
 from anabranch.live.errors import (
     AnabranchError,
@@ -39,6 +42,7 @@ from anabranch.live.errors import (
 )
 from anabranch.live.key_store import KeyStore, default_key_store
 from anabranch.live.keys import load_key, new_key, parse_key
+from anabranch.live.leaving import CLOSE_WAIT_S, not_stored
 from anabranch.live.node import Node
 from anabranch.live.observer import Observer
 from anabranch.live.profiles import current_profile, profile_identity
@@ -82,6 +86,9 @@ def connect(
     patience_s: float = STRANDED_FOR_S,
     key_store: Path | str | None = None,
     recorder: Recorder | None = None,
+    data: Path | str | None = None,
+    close_wait_s: float = CLOSE_WAIT_S,
+    unstored_bytes: int | None = None,
 ) -> "Network":
     """Name a network; `async with` joins it.
 
@@ -93,21 +100,16 @@ def connect(
     at a wss:// address; `client_ssl` replaces the system's certificates when it dials one. A
     message that no neighbour has taken within `patience_s` is given up, and `publish` says so.
     The keys of private streams are kept in `key_store`, by default a file beside the profiles.
+
+    Messages of a stream with storage nodes are kept until a majority of these has signed for
+    them: at most `unstored_bytes` in memory (64 MiB), above which the oldest are given up. With
+    a folder, `data`, they are also kept there (256 MiB), with the node's own key, and offered again
+    by the next process that uses the folder; one process may use it at a time. Leaving waits for
+    the storage nodes, for at most `close_wait_s`, and raises NotStored if that is not enough.
     """
-    if address is None:
-        chosen = current_profile(profile)
-        identity = profile_identity(chosen) if key is None else as_identity(key)
-        parsed = chosen.address
-    else:
-        if profile is not None:
-            raise LocalError("give an address or a profile, not both")
-        if key is None:
-            raise LocalError(
-                "give a key: connect(address, key=...); `anabranch key new --out FILE` makes one"
-            )
-        identity = as_identity(key)
-        parsed = parse_address(address)
-    node_identity = new_key()[0] if node_key is None else as_identity(node_key)
+    identity, parsed = _choose(address, key, profile)
+    folder = None if data is None else DataFolder(Path(data))
+    node_identity = _node_identity(node_key, folder)
     return Network(
         str(parsed),
         parsed.genesis,
@@ -118,7 +120,33 @@ def connect(
         patience_s,
         recorder,
         None if key_store is None else Path(key_store),
+        folder=folder,
+        close_wait_s=close_wait_s,
+        unstored_bytes=unstored_bytes,
     )
+
+
+def _choose(
+    address: str | None, key: Key | None, profile: str | None
+) -> tuple[Identity, NetworkAddress]:
+    """Return the user's key and the network, from the arguments or from a profile."""
+    if address is None:
+        chosen = current_profile(profile)
+        return (profile_identity(chosen) if key is None else as_identity(key)), chosen.address
+    if profile is not None:
+        raise LocalError("give an address or a profile, not both")
+    if key is None:
+        raise LocalError(
+            "give a key: connect(address, key=...); `anabranch key new --out FILE` makes one"
+        )
+    return as_identity(key), parse_address(address)
+
+
+def _node_identity(node_key: Key | None, folder: DataFolder | None) -> Identity:
+    """Return the node's own key: the one that is given, or the folder's, or a new one."""
+    if node_key is not None:
+        return as_identity(node_key)
+    return new_key()[0] if folder is None else folder.node_identity()
 
 
 def as_identity(key: Key) -> Identity:
@@ -188,7 +216,19 @@ class Network:
         key_store: Path | None = None,
         keeps: Keeps | None = None,
         handlers: Handlers = MappingProxyType({}),
+        folder: DataFolder | None = None,
+        close_wait_s: float = CLOSE_WAIT_S,
+        unstored_bytes: int | None = None,
     ) -> None:
+        if close_wait_s < 0:
+            raise LocalError(f"close_wait_s is {close_wait_s}: give 0 or more seconds")
+        if unstored_bytes is None:
+            unstored_bytes = MAX_UNSTORED_BYTES if folder is None else FOLDER_UNSTORED_BYTES
+        if unstored_bytes < LEAST_UNSTORED_BYTES:
+            raise LocalError(f"unstored_bytes is {unstored_bytes}: at least {LEAST_UNSTORED_BYTES}")
+        self._close_wait_s = close_wait_s
+        self._folder = folder
+        self._is_told = False  # what is not stored
         self.address = address
         self._urls = urls
         self._identity = identity
@@ -204,6 +244,8 @@ class Network:
             patience_s,
             keeps,
             handlers,
+            unstored_bytes,
+            folder,
         )
 
     async def __aenter__(self) -> "Network":
@@ -219,11 +261,29 @@ class Network:
         # Whoever leaves because of an error does not want to wait for messages under way; but
         # those that have left would be of no use without their key.
         patient = kind is None or issubclass(kind, Exception)
-        await self.node.stop(DRAIN_S if kind is None else 0.0, LINGER_S if patient else 0.0)
+        if kind is None:
+            await self.node.stop(DRAIN_S, LINGER_S, self._close_wait_s)
+            self._tell_unstored()
+        else:
+            await self.node.stop(0.0, LINGER_S if patient else 0.0)
 
-    async def close(self, drain_s: float = DRAIN_S) -> None:
-        """Leave: what was published is handed over first, for at most `drain_s`."""
-        await self.node.stop(drain_s, min(drain_s, LINGER_S))
+    async def close(self, drain_s: float = DRAIN_S, close_wait_s: float | None = None) -> None:
+        """Leave: what was published is handed over first, for at most `drain_s`.
+
+        Then it is waited until it is stored, for at most `close_wait_s`: by default as long as
+        `connect` was told, and not at all if `drain_s` is 0. Raises NotStored, once, if messages
+        are not stored by then.
+        """
+        wait_s = (self._close_wait_s if drain_s else 0.0) if close_wait_s is None else close_wait_s
+        await self.node.stop(drain_s, min(drain_s, LINGER_S), wait_s)
+        self._tell_unstored()
+
+    def _tell_unstored(self) -> None:
+        """Raise what was left behind, once, unless another exception is under way."""
+        left = self.node.left_unstored
+        if left and not self._is_told and sys.exc_info()[1] is None:
+            self._is_told = True
+            raise not_stored(left, "" if self._folder is None else str(self._folder.path))
 
     @property
     def me(self) -> str:

@@ -1,6 +1,7 @@
 """What can go wrong for a user of the network: one type for each thing to do about it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 
 class AnabranchError(Exception):
@@ -28,10 +29,18 @@ class NotPublished(AnabranchError):
 
 
 class NotStored(AnabranchError):
-    """Too few storage nodes have said that they hold a message, which was published all the same.
+    """Too few storage nodes have signed that they hold messages, which were published all the same.
 
-    Or a stream's past is asked for that no storage node keeps.
+    `messages` says how many, and `streams` of which streams, where the connection was closed. Or
+    a stream's past is asked for that no storage node keeps.
     """
+
+    def __init__(
+        self, text: str, messages: int = 0, streams: Mapping[str, int] = MappingProxyType({})
+    ) -> None:
+        super().__init__(text)
+        self.messages = messages
+        self.streams = dict(streams)
 
 
 class HistoryLost(AnabranchError):

@@ -249,7 +249,8 @@ class LocalNetwork:
 
     async def stop(self) -> None:
         """End everything that was started here."""
-        await asyncio.gather(*(node.stop() for node in (*self.nodes, *self.storage)))
+        await asyncio.gather(*(node.stop() for node in self.nodes))
+        await asyncio.gather(*(node.stop() for node in self.storage))  # they store to the last
         await asyncio.gather(*(tracker.stop() for tracker in self.trackers))
 
 

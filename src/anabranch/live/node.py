@@ -16,11 +16,15 @@ from anabranch.core.machine import (
     Answered,
     Draft,
     Event,
+    Follow,
+    ForgetFrames,
     HistoryEnded,
+    KeepFrame,
     KeepKey,
     Learned,
     Missed,
     Notice,
+    OfferUnstored,
     Outcome,
     PageEnded,
     Publish,
@@ -35,7 +39,9 @@ from anabranch.core.peer import Peer
 from anabranch.core.publishing import STRANDED_FOR_S
 from anabranch.core.registry import StreamState
 from anabranch.core.registry_reader import RegistryReader
+from anabranch.core.unstored import MAX_UNSTORED_BYTES, Unstored, UnstoredFrames
 from anabranch.live.assembly import Keeps, assemble, find_trackers
+from anabranch.live.data_folder import DataFolder
 from anabranch.live.driver import Driver, Handlers
 from anabranch.live.errors import (
     AnabranchError,
@@ -44,6 +50,7 @@ from anabranch.live.errors import (
     NotPermitted,
 )
 from anabranch.live.key_store import KeyStore
+from anabranch.live.leaving import close_wait_s, note_wait
 from anabranch.live.observer import Observer
 from anabranch.live.publications import Publication, Publications
 from anabranch.live.questions import Questions
@@ -69,8 +76,13 @@ class Node:
         patience_s: float = STRANDED_FOR_S,
         keeps: Keeps | None = None,
         handlers: Handlers = MappingProxyType({}),
+        unstored_bytes: int = MAX_UNSTORED_BYTES,
+        folder: DataFolder | None = None,
     ) -> None:
-        """`keeps` makes what stores streams, if this is a storage node; `handlers` are its."""
+        """`keeps` makes what stores streams, if this is a storage node; `handlers` are its.
+
+        At most `unstored_bytes` of frames wait until they are stored; `folder` keeps them.
+        """
         self.identity = identity
         self.node = node
         self.network = network
@@ -79,6 +91,11 @@ class Node:
         self._key_store = key_store
         self._patience_s = patience_s
         self._keeps = keeps
+        self._unstored_bytes = unstored_bytes
+        self._folder = folder
+        self._is_folder_told = False
+        self._all_stored: asyncio.Future[None] | None = None  # while we wait for it
+        self.left_unstored: dict[StreamPart, Unstored] = {}  # when we left
         self._watchers: list[Callable[[Notice], None]] = []
         self._started = False
         self._closing = False  # nothing new may begin
@@ -90,8 +107,16 @@ class Node:
         self.publications = Publications(self._feed, observer.name_part, self._feed_at_once)
         self._subscriptions = Subscriptions(self._feed, observer.name_part, self._unread)
         observer.on_unreadable = self._subscriptions.unreadable
-        self.driver = Driver(
-            transport,
+        self.driver = self._drive(handlers)
+        self.driver.on_failure(self._failed)
+        self.registry: RegistryReader
+        self.peer: Peer
+        self._questions: Questions
+
+    def _drive(self, handlers: Handlers) -> Driver:
+        """Make the driver, which hands each kind of effect to the part that acts on it."""
+        return Driver(
+            self._transport,
             {
                 Missed: self._subscriptions.missed,
                 PageEnded: self._subscriptions.page_ended,
@@ -102,17 +127,15 @@ class Node:
                 Learned: self._learned,
                 Answered: self._answered,
                 KeepKey: self._keep_key,
+                KeepFrame: self._keep_frame,
+                ForgetFrames: self._forget_frames,
                 Notice: self._notice,
                 **handlers,
             },
-            observer,
+            self.observer,
             deliver=self._subscriptions.deliver,
-            at_rest=self._subscriptions.wake,
+            at_rest=self._rest,
         )
-        self.driver.on_failure(self._failed)
-        self.registry: RegistryReader
-        self.peer: Peer
-        self._questions: Questions
 
     def _feed(self, event: Event) -> None:
         self.driver.feed(event)
@@ -132,7 +155,15 @@ class Node:
         if self._started:
             raise LocalError("a connection can be entered once: connect again")
         self._started = True
-        await self._transport.start(self.driver)
+        try:
+            if self._folder is not None:
+                self._folder.open(self.network, self.identity.node)
+            await self._transport.start(self.driver)
+        except BaseException:
+            self._closing = self._closed = True
+            self._left.set()
+            self._close_folder()
+            raise
         try:
             found = await find_trackers(self._transport, urls)
             self.registry, self.peer = assemble(
@@ -144,21 +175,30 @@ class Node:
                 self._key_store.load(),
                 self._patience_s,
                 self._keeps,
+                self._unstored_bytes,
+                None if self._folder is None else self._folder.load(),
             )
+            self.observer.unstored = self.unstored
             self._questions = Questions(self.registry, self.driver.feed, self._streams)
             self.driver.attach(self.peer)
             await self.follow(NETWORK)
+            for stream in self._unstored.streams():
+                self.driver.feed(Follow(stream))
         except BaseException:
             self._closing = self._closed = True
             self._left.set()
             self.driver.detach()
             self._key_store.close()
+            self._close_folder()
             await self._transport.stop()
             raise
         self._report()
 
-    async def stop(self, drain_s: float, linger_s: float = 0.0) -> None:
-        """Leave in good order: wait for outcomes that are due, say goodbye, send what is queued."""
+    async def stop(self, drain_s: float, linger_s: float = 0.0, close_wait_s: float = 0.0) -> None:
+        """Leave in good order: wait for outcomes that are due, say goodbye, send what is queued.
+
+        What is published is waited for until it is stored, for at most `close_wait_s`.
+        """
         await asyncio.sleep(0)  # tasks that were made just before, to publish, have their turn
         if not self._started:
             return
@@ -168,6 +208,7 @@ class Node:
         self._closing = True
         try:
             await self.publications.drain(self.driver.now() + drain_s, self.driver.now)
+            await self._wait_stored(close_wait_s)
             await self.linger(self.driver.now() + linger_s)
         finally:  # whoever is tired of waiting still leaves
             self._leave_everything()
@@ -183,10 +224,66 @@ class Node:
             self._reporting.cancel()
         for part in list(self.publications.parts):
             self.driver.feed(Retire(part))
+        self.left_unstored = self.unstored()
         self._subscriptions.close()
         self.driver.detach()
         self._key_store.close()
+        self._close_folder()
         self.publications.make_room()
+
+    def unstored(self) -> dict[StreamPart, Unstored]:
+        """Return how many messages of each part are not stored, as far as is known."""
+        return self._unstored.all_unstored()
+
+    @property
+    def _unstored(self) -> UnstoredFrames:
+        assert self.peer.unstored is not None
+        return self.peer.unstored
+
+    async def _wait_stored(self, wait_s: float) -> None:
+        """Wait until everything that was published is stored, or for long enough."""
+        wait_s = close_wait_s(self.network, wait_s)
+        if not self._unstored.messages and self._unstored.stored:
+            note_wait(self.network, True)
+        if not self._unstored.messages or wait_s <= 0:
+            return
+        self._all_stored = asyncio.get_running_loop().create_future()
+        self.driver.feed(OfferUnstored())
+        await asyncio.wait([self._all_stored], timeout=wait_s)
+        if not self._unstored.messages or not self._all_stored.done():
+            note_wait(self.network, not self._unstored.messages)
+
+    def wait_no_longer(self) -> None:
+        """Leave although not everything is stored."""
+        if self._all_stored is not None and not self._all_stored.done():
+            self._all_stored.set_result(None)
+
+    def _rest(self) -> None:
+        """Do what is due when the machine has done everything."""
+        self._subscriptions.wake()
+        if self._folder is not None:
+            self._folder.commit()
+            self._see_folder(self._folder)
+        if self._all_stored is not None and not self._unstored.messages:
+            self.wait_no_longer()
+
+    def _close_folder(self) -> None:
+        if self._folder is not None:
+            self._folder.close()
+
+    def _keep_frame(self, effect: KeepFrame) -> None:
+        if self._folder is not None:
+            self._folder.keep(effect)
+
+    def _forget_frames(self, effect: ForgetFrames) -> None:
+        if self._folder is not None:
+            self._folder.forget(effect)
+
+    def _see_folder(self, folder: DataFolder) -> None:
+        """Say once that the folder cannot be written any more: memory still holds the frames."""
+        if folder.problem and not self._is_folder_told:
+            self._is_folder_told = True
+            self._notice(Notice(None, "data-folder", folder.problem))
 
     async def linger(self, until: float) -> None:
         """Stay while others are likely to ask for the key of what we have just published."""
@@ -199,6 +296,7 @@ class Node:
     def _failed(self, error: BaseException) -> None:
         self._closed = True
         self.failed.set()
+        self.wait_no_longer()
         failure = AnabranchError(f"this node failed by a mistake of its own: {error!r}; report it")
         self._give_up(failure)
         self.publications.make_room()
@@ -340,7 +438,7 @@ class Node:
         return sorted({**self.publications.parts, **dict.fromkeys(self._subscriptions)})
 
     def _streams(self) -> set[str]:
-        return {part.stream for part in self.members()}
+        return {part.stream for part in self.members()} | set(self._unstored.streams())
 
     def settings(self, part: StreamPart) -> PartSettings | None:
         """Return what the registry says of a part."""

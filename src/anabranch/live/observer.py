@@ -29,6 +29,7 @@ from anabranch.core.machine import (
     Send,
 )
 from anabranch.core.messages import Instruction, Report
+from anabranch.core.unstored import Unstored
 from anabranch.live.message import names_of_chain
 from anabranch.live.metrics import Metrics
 from anabranch.traces.recorder import Recorder, Write
@@ -36,6 +37,7 @@ from anabranch.traces.schema import Subscribed
 
 MAX_TALLIED_CHAINS = 1_000  # per node; those that come after are counted, not told apart
 MAX_UNCOUNTED = 64  # deliveries: adding up many in a row costs a fraction of adding up each
+NONE_UNSTORED = Unstored(0, 0)
 MAX_KINDS = 64  # of notices; there are fewer in the protocol
 UNREADABLE = frozenset({NO_KEY, NOT_TO_BE_READ})  # why a reader misses a frame that came
 
@@ -45,7 +47,7 @@ class Observer:
 
     __slots__ = (
         *("_copies", "_node", "_parts", "_recorder", "_tallies", "_uncounted", "_wanted"),
-        *("links_lost", "metrics", "notices", "on_unreadable", "traces"),
+        *("links_lost", "metrics", "notices", "on_unreadable", "traces", "unstored"),
     )
 
     def __init__(self, node: NodeId, recorder: Recorder | None = None) -> None:
@@ -63,6 +65,7 @@ class Observer:
         self.links_lost = 0
         self.on_unreadable: Callable[[StreamPart, int, int], None] = lambda part, count, to: None
         self.notices: dict[str, int] = {}
+        self.unstored: Callable[[], dict[StreamPart, Unstored]] = dict
 
     def record(self, at: float, write: Write) -> None:
         """Write everything that happens from now on to one more place, and what is wanted now."""
@@ -92,7 +95,8 @@ class Observer:
     def report(self, part: StreamPart, now: float) -> Report:
         """Return the node's account of a part, for its tracker."""
         self._add_up()
-        return self.metrics.report(part, now)
+        unstored = self.unstored().get(part, NONE_UNSTORED)
+        return self.metrics.report(part, now, unstored.waiting + unstored.given_up)
 
     def snapshot(self) -> dict[str, Any]:
         """Return everything that was counted."""
@@ -106,6 +110,10 @@ class Observer:
             "chains": chains,
             "links_lost": self.links_lost,
             "notices": dict(sorted(self.notices.items())),
+            "unstored": {
+                str(part): {"waiting": unstored.waiting, "given_up": unstored.given_up}
+                for part, unstored in sorted(self.unstored().items())
+            },
         }
 
     # --- Frames ---------------------------------------------------------------------------

@@ -61,6 +61,7 @@ class Rates:
             "links": part["links"],
             "published_per_s": round(sum(self._rates[key]["published"] for key in keys), 2),
             "delivered_per_s": round(sum(self._rates[key]["delivered"] for key in keys), 2),
+            "unstored": sum(seen[key]["unstored"] for key in keys),
             "delay_p50_ms": _middle([report["delay_p50_us"] / 1000 for report in fresh]),
             "delay_p99_ms": max((report["delay_p99_us"] / 1000 for report in fresh), default=0.0),
         }
@@ -72,13 +73,14 @@ class Rates:
             row = rows.setdefault(
                 key[2],
                 {"node": key[2], "parts": 0, "published_per_s": 0.0, "delivered_per_s": 0.0}
-                | {"duplicates_per_s": 0.0, "dropped": 0, "missed": 0, "cpu_percent": 0.0}
+                | {"duplicates_per_s": 0.0, "dropped": 0, "missed": 0, "unstored": 0}
+                | {"cpu_percent": 0.0}
                 | {"delay_p50_ms": 0.0, "delay_p99_ms": 0.0},
             )
             row["parts"] += 1
             for name in ("published", "delivered", "duplicates"):
                 row[f"{name}_per_s"] = round(row[f"{name}_per_s"] + rates[name], 2)
-            for name in ("dropped", "missed"):
+            for name in ("dropped", "missed", "unstored"):
                 row[name] += report[name]
             # The processor time is that of the whole process, whichever part reports it.
             row["cpu_percent"] = round(max(row["cpu_percent"], rates["cpu_ms"] / 10), 1)

@@ -56,6 +56,7 @@ class PartFigures(msgspec.Struct):
     duplicates: int = 0
     dropped: int = 0
     missed: int = 0
+    unstored: int = 0
 
     @property
     def rtt_mean_s(self) -> float | None:
@@ -79,6 +80,7 @@ def figures_of(tracker: TrackerView, part: StreamPart) -> PartFigures:
             found.duplicates += known.report.duplicates
             found.dropped += known.report.dropped
             found.missed += known.report.missed
+            found.unstored += known.report.unstored
     found.links = ends // 2
     return found
 
@@ -94,6 +96,7 @@ PART_GAUGES: dict[str, tuple[str, Callable[[PartFigures], float | None]]] = {
     "duplicate_frames": ("Copies of frames its nodes dropped.", lambda f: f.duplicates),
     "dropped_frames": ("Frames its nodes dropped for other reasons.", lambda f: f.dropped),
     "missed_messages": ("Messages that slow readers did not get.", lambda f: f.missed),
+    "unstored_messages": ("Messages its nodes published, not stored yet.", lambda f: f.unstored),
 }
 
 

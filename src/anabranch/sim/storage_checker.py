@@ -3,8 +3,9 @@
 Safety, at every step: what storage nodes take for settled is the same at all of them; a reader
 gets the messages of each chain in order, and hears of a gap wherever one is; it is not told of a
 gap that a storage node within its reach could have filled. In the end: all logs are the same and
-hold whatever was acknowledged, at the offset that was signed; nothing waits for its place; and who
-reads it all from the beginning, or the last of it, gets that, complete and in order.
+hold whatever was acknowledged, at the offset that was signed; nothing waits for its place, or at
+its publisher for storage; and who reads it all from the beginning, or the last of it, gets that,
+complete and in order.
 """
 
 import hashlib
@@ -16,6 +17,7 @@ from anabranch.core.ids import ChainKey, FrameHead, NodeId, PartKey, StreamPart,
 from anabranch.core.machine import Deliver, HistoryEnded, Missed, Receipt
 from anabranch.core.messages.registry import NO_HASH
 from anabranch.core.messages.storage import MAX_NUMBER, Selection
+from anabranch.core.peer import Peer
 from anabranch.core.store import HashAt, Page, Placed
 from anabranch.sim.checkers import Checker
 from anabranch.sim.network import SimNode, ToReader
@@ -173,6 +175,17 @@ class StorageChecker(Checker):
                     self.complain(f"the log of {part} is settled only up to {state.high}")
         for node in self._stored.storage:
             self._check_acknowledged(node)
+        for node in self._stored.honest:
+            self._check_unstored(node)
+
+    def _check_unstored(self, node: SimNode) -> None:
+        """A publisher that is there still has nothing left that is not stored."""
+        unstored = node.machine.unstored if isinstance(node.machine, Peer) else None
+        if node.alive and unstored is not None and (unstored.messages or unstored.given_up):
+            self.complain(
+                f"{show(node.id)} has {unstored.messages} messages that are not stored, and gave "
+                f"up {unstored.given_up}"
+            )
 
     def _check_acknowledged(self, node: SimNode) -> None:
         has: dict[bytes, int] = {}

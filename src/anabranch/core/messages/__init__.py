@@ -33,11 +33,13 @@ from anabranch.core.messages.storage import (
     AskLacking,
     AskRanges,
     AskStored,
+    Declined,
     Entries,
     Fetch,
     Fetched,
     Hand,
     Lacking,
+    LackingNames,
     Lead,
     Ranges,
     Resend,
@@ -76,6 +78,8 @@ AboutStorage = (
     Resend
     | AskStored
     | Acknowledged
+    | LackingNames
+    | Declined
     | Vote
     | Voted
     | Lead
@@ -92,6 +96,8 @@ Small = (
     | Resend
     | AskStored
     | Acknowledged
+    | LackingNames
+    | Declined
     | Vote
     | Voted
     | Lead
@@ -121,6 +127,7 @@ __all__ = [
     "ChainPage",
     "Contact",
     "Control",
+    "Declined",
     "Entries",
     "Fetch",
     "Fetched",
@@ -132,6 +139,7 @@ __all__ = [
     "KeyAnswer",
     "KeyRequest",
     "Lacking",
+    "LackingNames",
     "Lead",
     "Leave",
     "ListChains",

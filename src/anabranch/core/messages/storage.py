@@ -142,6 +142,25 @@ class Hand(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     frames: Frames
 
 
+SomeNames = Annotated[tuple[FrameName, ...], msgspec.Meta(min_length=1, max_length=MAX_NAMED)]
+
+
+class LackingNames(
+    msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=62
+):
+    """Answer of a storage node to AskStored: these frames are not on its disk. Hand them over."""
+
+    part: StreamPart
+    names: SomeNames
+
+
+class Declined(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=63):
+    """Answer of a storage node to AskStored: these frames would be refused. Offer them no more."""
+
+    part: StreamPart
+    names: SomeNames
+
+
 # --- Storage nodes among themselves ---------------------------------------------------------
 
 
@@ -323,6 +342,7 @@ __all__ = [
     "AskLacking",
     "AskRanges",
     "AskStored",
+    "Declined",
     "Entries",
     "Entry",
     "Fetch",
@@ -332,6 +352,7 @@ __all__ = [
     "Hand",
     "Holding",
     "Lacking",
+    "LackingNames",
     "Lead",
     "Ranges",
     "Resend",

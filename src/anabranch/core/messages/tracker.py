@@ -72,6 +72,7 @@ class Report(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     delay_p50_us: DelayUs = 0
     delay_p99_us: DelayUs = 0
     cpu_ms: Count = 0  # of the whole process
+    unstored: Count = 0  # messages published by the node that its storage nodes did not sign for
 
 
 class Refused(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=20):

@@ -1,0 +1,59 @@
+"""Waiting until messages are stored, for a process that leaves, and the error if they are not.
+
+After a full wait in vain, later waits of the same process for the same network are short, until
+one of them succeeds: a job that connects many times does not wait again and again for storage
+nodes that are away.
+"""
+
+from collections.abc import Mapping
+
+from anabranch.core.ids import StreamPart
+from anabranch.core.unstored import Unstored
+from anabranch.live.errors import NotStored
+
+CLOSE_WAIT_S = 10.0
+SHORT_WAIT_S = 0.5
+MAX_AWAY = 1_000  # networks
+
+_away: dict[bytes, None] = {}  # networks whose storage nodes did not sign during a full wait
+
+
+def close_wait_s(network: bytes, asked_s: float) -> float:
+    """Return how long to wait now."""
+    return min(asked_s, SHORT_WAIT_S) if network in _away else asked_s
+
+
+def note_wait(network: bytes, is_stored: bool) -> None:
+    """Remember how a wait ended."""
+    if is_stored:
+        _away.pop(network, None)
+    elif len(_away) < MAX_AWAY:
+        _away[network] = None
+
+
+def not_stored(left: Mapping[StreamPart, Unstored], folder: str) -> NotStored:
+    """Say what a node leaves behind that is not stored; `folder` is its data folder, if any."""
+    streams: dict[str, int] = {}
+    kept = 0
+    for part, unstored in left.items():
+        streams.setdefault(part.stream, 0)
+        streams[part.stream] += unstored.waiting + unstored.given_up
+        kept += unstored.waiting if folder else 0
+    count = sum(streams.values())
+    text = f"{count} messages are not known to be stored ({_listed(streams)}): "
+    if kept:
+        text += (
+            f"{kept} of them are kept in {folder}, and are offered to the storage nodes again by "
+            "the next process that uses this folder"
+        )
+    else:
+        text += (
+            "their storage nodes are away, or do not follow; start them before you publish, wait "
+            "longer (close_wait_s, --close-wait), or keep messages in a folder (data, --data)"
+        )
+    return NotStored(text, count, streams)
+
+
+def _listed(streams: Mapping[str, int]) -> str:
+    shown = [f"{count} of {stream}" for stream, count in sorted(streams.items())[:3]]
+    return ", ".join(shown) + (", ..." if len(streams) > 3 else "")
