@@ -53,7 +53,6 @@ AT_MOST_S = 2.0  # or when the first change is this old
 GATHER_AT_MOST_S = 10.0  # links are taken over, until everyone is back of whom others speak
 ABSENT_S = 3.0  # how long a node may be without a link to us
 SILENT_S = 35.0  # how long a node may say nothing: three statuses and a half
-APART_S = 20.0  # how long a pair that could not connect is set apart
 AGAIN_S = 4.0  # how long an instruction may go unanswered before it is sent again
 MEND_EVERY_S = 10.0
 IMPROVE_FIRST_S = 10.0  # when the first nodes of a part have their neighbours
@@ -65,6 +64,7 @@ COUNTED = ("statuses", "reports", "leaves", "instructions", "refusals", "faults"
 UNPERMITTED = "unpermitted"
 
 Admits = Callable[[StreamPart, NodeId, float], bool]  # whether a node may be in a part now
+Users = Callable[[NodeId, float], NodeId | None]  # the user of a node, if it is known
 _Timer = tuple[str, StreamPart | None, NodeId | None]
 
 
@@ -80,11 +80,13 @@ class Tracker(TrackerView):
         rng: random.Random,
         topologies: Mapping[str, MakeTopology],
         admits: Admits | None = None,
+        users: Users = lambda node, now: node,
     ) -> None:
         """Topologies are by the names of overlays; without `admits` everybody has a place."""
         super().__init__()
         self.me = Contact(me)
         self._admits = admits
+        self._users = users
         self._directory = directory
         self._rng = rng
         self._topologies = topologies
@@ -170,7 +172,7 @@ class Tracker(TrackerView):
         if node is None:
             self._welcome(state, sender, status, now)
             return
-        node.heard_at = now
+        node.heard_at, node.user = now, self._users(sender, now) or sender
         if status.address != node.address and now >= node.moved_at + MOVE_EVERY_S:
             self._tell_again(state, state.move(sender, status.address, now), now)
         if status.counter == 0 or status.counter > node.counter:
@@ -178,7 +180,7 @@ class Tracker(TrackerView):
             if status.counter:
                 node.counter, node.sent_at = status.counter, 0.0
             self._spare(node, now)
-            state.reconcile(sender)
+            state.disputes.annul(sender)
             self._tell_again(state, [sender], now)
         elif status.counter < node.counter:
             # Stale, unless our instruction was lost on the way.
@@ -204,7 +206,13 @@ class Tracker(TrackerView):
         # What it reports stands for what it was told, so that nothing need be said if it may stay.
         told = tuple(sorted(status.neighbours)) if status.counter else None
         state.nodes[sender] = TrackedNode(
-            status.counter, status.address, status.neighbours, status.rtts_us, told, heard_at=now
+            status.counter,
+            status.address,
+            self._users(sender, now) or sender,
+            status.neighbours,
+            status.rtts_us,
+            told,
+            heard_at=now,
         )
         if status.counter and not state.gathering and now < state.began_at + GATHER_S:
             state.gathering = True
@@ -246,17 +254,13 @@ class Tracker(TrackerView):
                 self._remove_everywhere(peer, now)
             elif replaceable and settled and state.nodes[peer].restarted_at <= now - AGAIN_S:
                 if node.complaints.again(COMPLAINTS_FOR_S, now) <= COMPLAINTS * state.degree:
-                    self._set_apart(state, sender, peer, now)
-                    self._owe(state, state.graph.cut(sender, peer), now)
+                    self._owe(state, state.dispute(sender, peer, now), now)
+                    self._timers.sooner(("mend", state.part, None), now + MEND_EVERY_S)
             elif not replaceable and node.sent_at <= now - MEND_EVERY_S:
                 # It may have taken the same counter of another tracker for ours: say it anew.
                 self._tell_again(state, [sender], now)
         if any(peer not in (node.instructed or ()) for peer in status.neighbours):
             self._tell_again(state, [sender], now)
-
-    def _set_apart(self, state: TrackedPart, a: NodeId, b: NodeId, now: float) -> None:
-        state.set_apart(a, b, now + APART_S)
-        self._timers.sooner(("mend", state.part, None), now + MEND_EVERY_S)
 
     def _part(self, part: StreamPart, now: float) -> TrackedPart | None:
         state = self._parts.get(part)
@@ -290,7 +294,7 @@ class Tracker(TrackerView):
         if not self._parts_of[node]:
             del self._parts_of[node]
         state.owed.pop(node, None)
-        state.reconcile(node)
+        state.disputes.annul(node)
         self._timers.cancel(("silent", part, node))
         self._owe(state, state.graph.leave(node), now)
         if not state.nodes:
@@ -367,8 +371,8 @@ class Tracker(TrackerView):
 
     def _mend(self, state: TrackedPart, now: float) -> None:
         """Forgive old pairs, fill slots that stayed open, and join an overlay that has split."""
-        state.forgive(now)
+        state.disputes.forgive(now)
         changed = [*state.graph.complete(), *state.graph.mend()]
-        if state.apart:
-            self._timers.sooner(("mend", state.part, None), now + MEND_EVERY_S)
+        if (due_at := state.disputes.due_at) is not None:
+            self._timers.sooner(("mend", state.part, None), max(due_at, now + MEND_EVERY_S))
         self._owe(state, changed, now)

@@ -98,7 +98,8 @@ class TrackerNode:
                 "of another tracker to copy from"
             )
         self.introductions = Introductions(network, verify)
-        self.tracker = Tracker(me, keeper.directory, rng, topologies, self._admits)
+        users = self.introductions.user
+        self.tracker = Tracker(me, keeper.directory, rng, topologies, self._admits, users)
         self.tracker.counts[UNANSWERED] = 0
         self._links: dict[NodeId, _Link] = {}
         self._full: Timers[NodeId] = Timers()  # links that are, and when they are cut
