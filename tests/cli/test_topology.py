@@ -23,8 +23,16 @@ from cli.commands import (
 PART_KEYS = ["stream", "partition", "nodes", "topology", "prediction"]
 STREAM_KEYS = ["stream", "partition", "nodes", "links", "published_per_s", "delivered_per_s"]
 STREAM_KEYS += ["delay_p50_ms", "delay_p99_ms"]
-NODE_KEYS = {"node", "parts", "published_per_s", "delivered_per_s", "duplicates_per_s", "dropped"}
-NODE_KEYS |= {"missed", "cpu_percent", "delay_p50_ms", "delay_p99_ms"}
+NODE_KEYS = {
+    "node",
+    "dialable",
+    "parts",
+    "published_per_s",
+    "delivered_per_s",
+    "duplicates_per_s",
+    "dropped",
+}
+NODE_KEYS |= {"dialable", "missed", "cpu_percent", "delay_p50_ms", "delay_p99_ms"}
 
 pytestmark = pytest.mark.usefixtures("network")
 

@@ -104,7 +104,7 @@ def test_disputes_are_forgotten_in_time() -> None:
     disputes.forgive(NOW + REMEMBERED_S + 60)
     assert disputes.users(LIAR) == 1
     disputes.forgive(NOW + 2 * REMEMBERED_S)
-    assert [size for size, _ in disputes.sizes().values()] == [0] * 3
+    assert [size for size, _ in disputes.sizes().values()] == [0] * 4
 
 
 def test_node_that_restarts_is_still_in_dispute_and_the_others_are_not() -> None:
@@ -154,3 +154,29 @@ def test_tables_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not disputes.are_apart(LIAR, NODES[2])
     assert disputes.are_apart(LIAR, NODES[11])
     assert MAX_APART > 3
+
+
+def test_node_that_turns_out_to_be_undialable_is_excused_once_an_hour() -> None:
+    disputes = Disputes()
+    for at, is_excused in ((NOW, True), (NOW + 60, False), (NOW + REMEMBERED_S, True)):
+        dispute(disputes, (LIAR, A), (LIAR, B), now=at)
+        disputes.judge(LIAR, 50, at)
+        assert disputes.excuse(LIAR, at) is is_excused
+        assert disputes.waits(LIAR) is not is_excused
+        assert disputes.users(A) == (0 if is_excused else 1)
+        disputes.forgive(at)
+    assert not disputes.excuse(C, NOW)  # it is in no dispute
+
+
+def test_disputes_with_a_node_that_had_fallen_silent_before_end_for_both() -> None:
+    disputes = Disputes()
+    dispute(disputes, (LIAR, D))
+    dispute(disputes, (LIAR, A), (A, B), now=NOW + 5)
+    for node in (LIAR, A):
+        disputes.judge(node, 50, NOW + 5)
+        assert disputes.waits(node)
+    disputes.end_since(A, NOW + 1)
+    assert disputes.users(A) == disputes.users(B) == 0
+    assert disputes.users(LIAR) == 1
+    assert not disputes.waits(A)
+    assert not disputes.waits(LIAR)

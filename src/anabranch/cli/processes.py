@@ -68,6 +68,10 @@ def tracker(
     advertise: Annotated[
         str | None, typer.Option(help="The ws:// address that others dial, if it differs.")
     ] = None,
+    proxy: Annotated[
+        list[str] | None,
+        typer.Option(help="The IP address of a proxy in front of it; may be given several times."),
+    ] = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     trace: Trace = None,
@@ -89,6 +93,7 @@ def tracker(
                 owner=load_key(owner_key) if owner_key else None,
                 name=name,
                 advertise=advertise,
+                proxies=proxy or (),
                 ssl=tls_context(tls_cert, tls_key),
                 recorder=recorder.recorder,
             )

@@ -184,7 +184,7 @@ def _screen(seen: dict[str, Any]) -> Group:
     nodes = Table(box=box.SIMPLE, title="nodes, messages a second", title_justify="left")
     nodes.add_column("node")
     columns = ("delivered", "copies", "dropped in all", "missed in all", "p50 ms", "p99 ms", "cpu")
-    for column in columns:
+    for column in (*columns, "can be dialled"):
         nodes.add_column(column, justify="right")
     for row in seen["nodes"][:MAX_ROWS]:
         nodes.add_row(
@@ -196,5 +196,6 @@ def _screen(seen: dict[str, Any]) -> Group:
             f"{row['delay_p50_ms']:.1f}",
             f"{row['delay_p99_ms']:.1f}",
             f"{row['cpu_percent']:.0f}%",
+            "yes" if row["dialable"] else "no",
         )
     return Group(streams, nodes)

@@ -6,7 +6,9 @@ many users, both in number and compared with the other nodes of the part, is pla
 slots stay empty for a time that doubles with every further user. So a node that rejects its
 neighbours to be given nearer ones has fewer neighbours instead, while each of the nodes that it
 rejects is in dispute with a single user. A restart does not end the disputes of a node, because it
-costs a liar nothing; but no node is in dispute with one that is gone.
+costs a liar nothing; but no node is in dispute with one that is gone. A node that turns out to be
+undialable is excused, since that explains its disputes; once an hour, or a liar could close its
+port now and then.
 """
 
 from anabranch.core.ids import NodeId
@@ -20,6 +22,7 @@ WAIT_FIRST_S = 300.0  # how long the slots of a node that is placed last stay em
 WAIT_MOST_S = 1800.0  # and at most
 MAX_APART = 10_000  # pairs, per part
 MAX_DISPUTES = 20_000  # per part
+MAX_EXCUSED = 1_000  # per part
 
 
 class Disputes:
@@ -32,6 +35,7 @@ class Disputes:
         self._users: dict[NodeId, dict[NodeId, int]] = {}  # of a node: disputes with each user
         self._with: dict[NodeId, dict[NodeId, None]] = {}  # nodes that are in dispute with a node
         self._waiting: dict[NodeId, float] = {}  # nodes that are placed last, and until when
+        self._excused: dict[NodeId, float] = {}  # nodes, and until when they are not again
 
     def are_apart(self, a: NodeId, b: NodeId) -> bool:
         """Tell whether a pair is set apart."""
@@ -45,13 +49,17 @@ class Disputes:
         """Return how many users are in dispute with a node."""
         return len(self._users.get(node, ()))
 
-    def record(self, a: tuple[NodeId, NodeId], b: tuple[NodeId, NodeId], now: float) -> None:
-        """Record a dispute between two ends, each a node and its user, and set the pair apart."""
-        ends = pair(a[0], b[0])
+    def set_apart(self, a: NodeId, b: NodeId, now: float) -> None:
+        """Set a pair apart for a while, although it is not in dispute."""
+        ends = pair(a, b)
         self.apart.pop(ends, None)
         self.apart[ends] = now + APART_S
         if len(self.apart) > MAX_APART:
             del self.apart[next(iter(self.apart))]
+
+    def record(self, a: tuple[NodeId, NodeId], b: tuple[NodeId, NodeId], now: float) -> None:
+        """Record a dispute between two ends, each a node and its user, and set the pair apart."""
+        self.set_apart(a[0], b[0], now)
         self._count(a[0], b[0], b[1], now)
         self._count(b[0], a[0], a[1], now)
 
@@ -73,6 +81,7 @@ class Disputes:
         while self.apart and (ends := next(iter(self.apart))) and self.apart[ends] <= now:
             del self.apart[ends]
         self._waiting = {node: until for node, until in self._waiting.items() if until > now}
+        self._excused = {node: until for node, until in self._excused.items() if until > now}
         while self._counted and (oldest := next(iter(self._counted))):
             if self._counted[oldest][0] + REMEMBERED_S > now:
                 break
@@ -87,9 +96,26 @@ class Disputes:
         for ends in [ends for ends in self.apart if node in ends]:
             del self.apart[ends]
         for other in list(self._with.get(node, ())):
-            self._forget((other, node))
-            if self.users(other) < MANY_USERS:
-                self._waiting.pop(other, None)
+            self._end((other, node))
+
+    def excuse(self, node: NodeId, now: float) -> bool:
+        """End the disputes of a node that has proved to be undialable; once in a while only."""
+        if self._excused.get(node, now) > now or not self.users(node):
+            return False
+        self._excused.pop(node, None)
+        self._excused[node] = now + REMEMBERED_S
+        if len(self._excused) > MAX_EXCUSED:
+            del self._excused[next(iter(self._excused))]
+        for ends in [ends for ends in self._counted if node in ends]:
+            self._end(ends)
+        return True
+
+    def end_since(self, node: NodeId, since: float) -> None:
+        """End the disputes of a node that began when it had fallen silent already."""
+        for ends in [
+            ends for ends, (at, _) in self._counted.items() if node in ends and at > since
+        ]:
+            self._end(ends)
 
     def stop_waiting(self) -> None:
         """Place every node again, because all of them get new neighbours."""
@@ -109,6 +135,7 @@ class Disputes:
             "pairs apart": (len(self.apart), MAX_APART),
             "disputes": (len(self._counted), MAX_DISPUTES),
             "nodes placed last": (len(self._waiting), MAX_DISPUTES),
+            "excused nodes": (len(self._excused), MAX_EXCUSED),
         }
 
     def _count(self, node: NodeId, other: NodeId, user: NodeId, now: float) -> None:
@@ -120,6 +147,12 @@ class Disputes:
         self._with.setdefault(other, {})[node] = None
         if len(self._counted) > MAX_DISPUTES:
             self._forget(next(iter(self._counted)))
+
+    def _end(self, ends: tuple[NodeId, NodeId]) -> None:
+        """End a dispute that was none; its first end may be placed again."""
+        self._forget(ends)
+        if self.users(ends[0]) < MANY_USERS:
+            self._waiting.pop(ends[0], None)
 
     def _forget(self, ends: tuple[NodeId, NodeId]) -> None:
         node, other = ends

@@ -17,6 +17,7 @@ from anabranch.core.machine import KeepKey
 from anabranch.core.mandate import introduce
 from anabranch.core.messages import Contact
 from anabranch.core.peer import Peer
+from anabranch.core.reachability import Reachability
 from anabranch.core.reader import Reader
 from anabranch.core.receipts import Receipts
 from anabranch.core.registry_reader import RegistryReader
@@ -65,6 +66,7 @@ def assemble(
     kept: Iterable[KeepKey],
     patience_s: float,
     keeps: Keeps | None = None,
+    is_address_given: bool = False,
 ) -> tuple[RegistryReader, Peer]:
     """Return the machines of a node that acts for a user, and has found trackers.
 
@@ -73,6 +75,12 @@ def assemble(
     curve = KnownKeys()
     rng = random.Random(int.from_bytes(os.urandom(16)))
     registry = RegistryReader(network, curve.verify, found[0], rng, found[1:])
+
+    def trackers() -> list[NodeId]:
+        """Return the network's trackers; until they are known, those that were found."""
+        listed = [entry.node for entry in registry.trackers]
+        return listed or [contact.node for contact in found]
+
     peer = Peer(
         identity,
         curve.verify,
@@ -90,6 +98,7 @@ def assemble(
         reader=partial(Reader, registry, curve.verify, rng) if keeps is None else None,
         storage=keeps(identity, network, curve.verify, registry, rng) if keeps else None,
         receipts=Receipts(network, curve.verify, registry),
+        reachability=Reachability(address, is_address_given, trackers),
         patience_s=patience_s,
     )
     return registry, peer

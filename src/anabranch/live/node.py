@@ -144,6 +144,7 @@ class Node:
                 self._key_store.load(),
                 self._patience_s,
                 self._keeps,
+                self._transport.is_address_given,
             )
             self._questions = Questions(self.registry, self.driver.feed, self._streams)
             self.driver.attach(self.peer)

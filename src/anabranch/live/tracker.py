@@ -23,6 +23,7 @@ from anabranch.core.changes import (
     named,
     network_name,
 )
+from anabranch.core.dial_checks import DialChecks
 from anabranch.core.errors import LocalError
 from anabranch.core.identity import Identity, KnownKeys
 from anabranch.core.machine import Store, Stored, Wakeup
@@ -71,18 +72,23 @@ class TrackerProcess:
         owner: Identity | None = None,
         name: str = "",
         advertise: str | None = None,
+        proxies: Sequence[str] = (),
         ssl: tls.SSLContext | None = None,
         client_ssl: tls.SSLContext | None = None,
         recorder: Recorder | None = None,
         through: Callable[[Transport], Transport] = lambda transport: transport,
     ) -> None:
-        """`through` wraps the transport; one that seems far away, for example."""
+        """`proxies` are IP addresses of proxies in front of this tracker: not those of nodes.
+
+        `through` wraps the transport; one that seems far away, for example.
+        """
         self.identity = load_or_make_key(folder / "tracker.key")
         self._where = (host, port, http_port)
         self._join = join
         self._owner = owner or self.identity
         self._name = name
         self._advertise = advertise
+        self._proxies = proxies
         self._ssl, self._client_ssl = ssl, client_ssl
         self._through = through
         self._clock = Clock()
@@ -141,6 +147,7 @@ class TrackerProcess:
                 TOPOLOGIES,
                 changes,
                 follow,
+                DialChecks(self._own_addresses(), self._proxies),
             )
             self.http = TrackerHttp(
                 self.machine.tracker,
@@ -158,6 +165,11 @@ class TrackerProcess:
             await self._links.stop()
             self._close()
             raise
+
+    def _own_addresses(self) -> list[str]:
+        """Return the addresses of this tracker, whatever names others know it by."""
+        own = f"ws://{self._where[0] or '127.0.0.1'}:{self.transport.port}"
+        return [self.transport.address, own]
 
     def _recognise(self, genesis: bytes | None) -> bytes:
         """Return the network's name: of the one we are in already, or of the one we join."""

@@ -42,15 +42,18 @@ from anabranch.core.messages.tracker import (
     Contact,
     Instruction,
     Leave,
+    Listening,
     Probe,
     Probed,
     Refused,
     Report,
+    Seen,
     Status,
 )
 
 AboutTrackers = Status | Instruction | Leave | Report | Refused | Probe | Probed
 AboutParts = Meet | Bye | SlowDown | Got | AboutTrackers
+AboutDialling = Listening | Seen
 AboutKeys = KeyRequest | KeyAnswer
 AboutRegistry = (
     ReadChain
@@ -67,6 +70,7 @@ Bulk = Resent | Hand | Fetched  # what holds frames, and may be as large as they
 AboutStorage = Resend | AskStored | Acknowledged | Vote | Voted | Lead | Fetch | Bulk
 Small = (
     AboutParts
+    | AboutDialling
     | AboutKeys
     | AboutRegistry
     | Introduce
@@ -81,6 +85,7 @@ Small = (
 Control = Small | Bulk
 
 __all__ = [
+    "AboutDialling",
     "AboutKeys",
     "AboutParts",
     "AboutRegistry",
@@ -109,6 +114,7 @@ __all__ = [
     "Leave",
     "ListChains",
     "ListHeads",
+    "Listening",
     "Meet",
     "Probe",
     "Probed",
@@ -117,6 +123,7 @@ __all__ = [
     "Report",
     "Resend",
     "Resent",
+    "Seen",
     "SlowDown",
     "Small",
     "Status",

@@ -92,7 +92,7 @@ class Connection(WSListener):
     __slots__ = (
         *("_asked_at", "_buffered_bytes", "_flush_due", "_full", "_is_paused", "_keeper", "_loop"),
         *("_opening", "_ping", "_queue", "_queued_bytes", "_samples", "_silent_ticks", "_socket"),
-        *("dial", "peer", "rtt_s", "stage", "ticks", "wire"),
+        *("dial", "host", "peer", "rtt_s", "stage", "ticks", "wire"),
     )
 
     def __init__(
@@ -104,6 +104,7 @@ class Connection(WSListener):
     ) -> None:
         self.peer = NodeId(b"")  # until it has proved itself
         self.rtt_s: float | None = None
+        self.host = ""  # from which the peer dialled
         self.stage = Stage.OPENING
         self.wire = wire
         self.dial = dial  # of ours, which this connection serves
@@ -338,6 +339,7 @@ class Connection(WSListener):
             return
         self.rtt_s = time.perf_counter() - self._asked_at
         self.peer = opening.admit(payload, self._keeper.verify)
+        self.host = self.wire.remote_host()
         self._enter(Stage.PROVED)
         self._keeper.proved(self)
 
