@@ -25,7 +25,7 @@ def test_the_list_can_be_read_by_programs() -> None:
     names = [json.loads(line)["name"] for line in result.stdout.splitlines()]
     assert names[:4] == ["aws16", "randomness", "diameter", "redundancy"]
     assert names[4:8] == ["propagation", "workload", "prediction", "emulation"]
-    assert names[8:] == ["resilience", "fairness", "churn"]
+    assert names[8:] == ["resilience", "fairness", "complaints", "churn"]
 
 
 def test_a_table_has_the_papers_figures_and_a_picture_is_drawn(

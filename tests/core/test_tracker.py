@@ -2,12 +2,12 @@
 
 import pytest
 
+from anabranch.core.disputes import APART_S, pair
 from anabranch.core.machine import LinkDown, LinkUp, Send
 from anabranch.core.messages import Contact, Instruction, Leave, Status
-from anabranch.core.tracked import LEAP, pair
+from anabranch.core.tracked import LEAP
 from anabranch.core.tracker import (
     AGAIN_S,
-    APART_S,
     AT_MOST_S,
     MEND_EVERY_S,
     QUIET_S,

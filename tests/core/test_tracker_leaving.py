@@ -5,6 +5,7 @@ import random
 import pytest
 
 from anabranch.core import codec
+from anabranch.core.disputes import MAX_APART
 from anabranch.core.ids import StreamPart
 from anabranch.core.machine import (
     Congested,
@@ -19,7 +20,7 @@ from anabranch.core.machine import (
 from anabranch.core.messages import Bye, Contact, Instruction, Leave, Meet, Status
 from anabranch.core.messages.tracker import MAX_COUNTER
 from anabranch.core.overlay import PartSettings
-from anabranch.core.tracked import LEAP, MAX_APART
+from anabranch.core.tracked import LEAP
 from anabranch.core.tracker import (
     ABSENT_S,
     GATHER_AT_MOST_S,
@@ -210,7 +211,7 @@ def test_the_pairs_set_apart_are_bounded_and_the_oldest_is_forgiven() -> None:
     state = tracker._parts[PART]
     pairs = [(names.randbytes(20), names.randbytes(20)) for _ in range(MAX_APART + 1)]
     for one, other in pairs:
-        tracker._set_apart(state, one, other, field.hand.now)
+        state.disputes.record((one, one), (other, other), field.hand.now)
     assert tracker.sizes()["pairs apart"] == (MAX_APART, MAX_APART)
     assert state.suitable(*pairs[0])
     assert not state.suitable(*pairs[1])

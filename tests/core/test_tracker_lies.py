@@ -1,23 +1,30 @@
 """What a node can gain by lying to its tracker: nothing that costs others more than a neighbour."""
 
+import random
+
 import pytest
 
 from anabranch.core import tracked
+from anabranch.core.disputes import WAIT_FIRST_S, WAIT_MOST_S
 from anabranch.core.ids import NodeId
 from anabranch.core.machine import Disconnect, LinkDown, LinkUp
 from anabranch.core.messages import Instruction, Leave, Status
 from anabranch.core.messages.tracker import MAX_COUNTER, MAX_NEIGHBOURS, MAX_RTT_US
+from anabranch.core.overlay import PartSettings
 from anabranch.core.tracked import LEAP, RETURNS, RETURNS_FOR_S
 from anabranch.core.tracker import (
     AGAIN_S,
     COMPLAINTS,
     COMPLAINTS_FOR_S,
     GATHER_AT_MOST_S,
+    MEND_EVERY_S,
     MOVE_EVERY_S,
     QUIET_S,
     RESTARTS,
+    Tracker,
 )
-from machines import NODES, OTHER, PART, Field, beyond, of, sent
+from anabranch.overlays import TOPOLOGIES
+from machines import NODES, OTHER, PART, Field, Hand, beyond, of, sent
 
 LIAR = NODES[1]
 HONEST = NODES[2:14]
@@ -140,7 +147,7 @@ def test_nor_is_one_whose_link_comes_and_goes() -> None:
     assert victim not in places(made)[LIAR]
 
 
-def test_nobody_can_choose_its_neighbours_by_refusing_all_others() -> None:
+def test_node_that_rejects_all_neighbours_has_none_for_a_while() -> None:
     made = Field(2)
     made.settle(*NODES[1:40])
     made.hand.wait(AGAIN_S)
@@ -149,10 +156,101 @@ def test_nobody_can_choose_its_neighbours_by_refusing_all_others() -> None:
         met |= dict.fromkeys(places(made)[LIAR])
         lie(made)  # it could reach none of them
     assert len(met) <= 2 + COMPLAINTS * 2
+    assert places(made)[LIAR] == ()
+    rejected = [node for node in NODES[2:40] if node in met]
+    assert sum(2 - len(places(made)[node]) for node in rejected) <= 1
+    keep_alive(made, WAIT_FIRST_S - 40.0)
+    assert places(made)[LIAR] == ()
+    keep_alive(made, WAIT_MOST_S)
     assert len(places(made)[LIAR]) == 2
-    made.hand.wait(2.0)
-    lie(made)
-    assert met.keys() != met.keys() | dict.fromkeys(places(made)[LIAR])  # it is believed again
+
+
+def keep_alive(made: Field, seconds: float) -> None:
+    """Let time pass in which every node reports the neighbours that it was told."""
+    until = made.hand.now + seconds
+    while made.hand.now < until:
+        made.report(*made.take(made.hand.wait(10.0)))
+        made.report(*made.told)
+
+
+def test_dispute_reported_by_one_end_treats_both_alike() -> None:
+    for liar_reports in (True, False):
+        made = field()
+        peer = places(made)[LIAR][0]
+        if liar_reports:
+            made.report(LIAR, missing=[peer])
+        else:  # the liar claims the link and refuses it
+            made.report(peer, missing=[LIAR])
+            made.report(LIAR)
+        after = places(made)
+        disputes = made.hand.machine._parts[PART].disputes
+        assert peer not in after[LIAR]
+        assert LIAR not in after[peer]
+        assert [disputes.users(node) for node in (LIAR, peer)] == [1, 1]
+        assert {len(neighbours) for neighbours in after.values()} == {DEGREE}
+
+
+def test_node_that_rejects_two_users_is_placed_last_and_they_are_not() -> None:
+    made = field()
+    first, second, *kept = places(made)[LIAR]
+    made.report(LIAR, missing=[first, second])
+    after = places(made)
+    assert len(after[LIAR]) <= DEGREE - 1  # it may have got one before the second dispute
+    assert set(kept) <= set(after[LIAR])
+    assert len(after[first]) + len(after[second]) >= 2 * DEGREE - 1
+    made.report(LIAR, *made.take(made.hand.wait(QUIET_S)))
+    keep_alive(made, 60.0)
+    assert len(places(made)[LIAR]) <= DEGREE - 1
+
+
+@pytest.mark.parametrize("again", [Status(PART, 0), Leave(PART)])
+def test_node_placed_last_that_restarts_or_returns_stays_last(again: Status | Leave) -> None:
+    made = field()
+    *rejected, _ = places(made)[LIAR]
+    made.report(LIAR, missing=rejected)
+    made.hand.wait(QUIET_S)
+    disputes = made.hand.machine._parts[PART].disputes
+    before = disputes.users(LIAR)
+    assert before >= 3
+    assert len(places(made)[LIAR]) <= 2
+    made.hand.hear(LIAR, again, Status(PART, 0))
+    assert disputes.users(LIAR) == before
+    assert disputes.waits(LIAR)
+    if type(again) is Status:
+        keep_alive(made, MEND_EVERY_S + 20.0)
+        assert len(places(made)[LIAR]) <= 2
+
+
+def test_node_placed_last_that_has_lost_all_neighbours_gets_some() -> None:
+    """It may have been cut off for a moment; only one that rejects very many is left alone."""
+    made = field()
+    made.report(LIAR, missing=places(made)[LIAR])
+    made.take(made.hand.wait(QUIET_S))
+    assert made.hand.machine._parts[PART].disputes.waits(LIAR)
+    assert places(made)[LIAR]
+
+
+def test_nodes_of_one_user_in_dispute_with_a_node_do_not_place_it_last() -> None:
+    """Colluders of one user cannot take the slots of a victim by their number."""
+    known = {PART: PartSettings(degree=DEGREE)}
+    owner = dict.fromkeys(NODES[10:30], NODES[39])
+    tracker = Tracker(
+        NODES[0], known.get, random.Random(1), TOPOLOGIES, users=lambda n, now: owner.get(n)
+    )
+    made = Field(DEGREE)
+    made.hand = Hand(tracker)
+    made.settle(*NODES[1:30])
+    made.hand.wait(AGAIN_S)
+    victim = LIAR
+    of_one = [peer for peer in places(made)[victim] if peer in owner]
+    assert of_one
+    for _ in range(6):
+        for node in [peer for peer in places(made)[victim] if peer in owner]:
+            made.report(node, missing=[victim])
+            made.report(*made.take(made.hand.wait(QUIET_S)))
+    disputes = tracker._parts[PART].disputes
+    assert disputes.users(victim) == 1
+    assert not disputes.waits(victim)
 
 
 def test_a_status_for_one_part_says_nothing_of_another() -> None:

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anabranch.core.disputes import WAIT_MOST_S
 from anabranch.core.ids import NodeId
 from anabranch.core.machine import Effect, Event, LinkDown, Received, Send
 from anabranch.core.messages import Instruction, Leave, Status
-from anabranch.core.tracker import APART_S, GATHER_S, MEND_EVERY_S, SILENT_S
+from anabranch.core.tracker import GATHER_S, MEND_EVERY_S, SILENT_S
 from anabranch.sim.cluster import Cluster
 from anabranch.sim.network import Constant, SimNode
 from anabranch.sim.simulator import Simulator
@@ -181,8 +182,8 @@ def test_any_sequence_can_be_mended_and_leaves_nothing_behind(
         sound(field, degree)
     # Everybody is well again: what was held against them is forgiven in time.
     field.settle(*NODES[1:10])
-    for _ in range(int((GATHER_S + APART_S + 2 * MEND_EVERY_S) // 5)):
-        field.take(field.hand.wait(5))
+    for _ in range(int((GATHER_S + WAIT_MOST_S + 2 * MEND_EVERY_S) // 30) + 1):
+        field.take(field.hand.wait(30))
         field.report(*field.told)
         field.settle()
     topology = field.hand.machine.topology(PART)

@@ -90,6 +90,7 @@ class Wire:
     def __init__(self, peer: NodeId, log: list[Any]) -> None:
         self.peer = peer
         self.rtt_s: float | None = 0.5
+        self.host = ""
         self.sent: list[bytes] = []
         self.closed: list[str] = []
         self.withdrawn: list[bytes] = []
@@ -115,15 +116,20 @@ class Wires:
     """A transport that only writes down who is dialled, and when something is in a hurry."""
 
     address = ""
+    is_address_given = False
 
     def __init__(self, log: list[Any]) -> None:
         self.dialled: list[tuple[NodeId, str]] = []
+        self.checks: list[tuple[NodeId, str, Callable[[bool], None]]] = []
         self._log = log
 
     async def start(self, owner: LinkOwner) -> None: ...
 
     def dial(self, peer: NodeId, address: str) -> None:
         self.dialled.append((peer, address))
+
+    def check(self, peer: NodeId, address: str, done: Callable[[bool], None]) -> None:
+        self.checks.append((peer, address, done))
 
     def hasten(self) -> None:
         self._log.append("hastened")

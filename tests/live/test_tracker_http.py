@@ -185,6 +185,7 @@ def test_one_node_in_detail() -> None:
         "stream": PART.stream,
         "partition": 0,
         "address": "ws://node-1",
+        "dialable": True,
         "counter": field.told[B].counter,
         "status_age_s": 3.5,
         "neighbours": [{"node": show(p), "rtt_ms": 20} for p in field.neighbours(B)],

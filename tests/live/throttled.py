@@ -6,6 +6,7 @@ that is emptied at a rate; the owner hears when the queue passes its marks.
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 
 from anabranch.core.ids import NodeId
 from anabranch.live.transports import Link, LinkOwner, Transport
@@ -22,6 +23,7 @@ class ThrottledLink:
     def __init__(self, home: "ThrottledTransport", below: Link) -> None:
         self.peer = below.peer
         self.rtt_s = below.rtt_s
+        self.host = below.host
         self.queued_bytes = 0
         self._home = home
         self._below = below
@@ -104,6 +106,15 @@ class ThrottledTransport:
     def dial(self, peer: NodeId, address: str) -> None:
         """Reach `peer`."""
         self._below.dial(peer, address)
+
+    @property
+    def is_address_given(self) -> bool:
+        """Whether the operator named the address."""
+        return self._below.is_address_given
+
+    def check(self, peer: NodeId, address: str, done: Callable[[bool], None]) -> None:
+        """Tell whether `peer` proves itself at an address."""
+        self._below.check(peer, address, done)
 
     def hasten(self) -> None:
         """Let what is queued leave now."""

@@ -360,3 +360,13 @@ def test_what_does_not_concern_it_is_ignored() -> None:
     node = settled(A)
     for message in (Leave(PART), Status(PART, 7)):
         assert node.hear(A, message) == []
+
+
+def test_node_that_nobody_can_dial_reports_it_at_once_and_without_an_address() -> None:
+    node = Member(RandomRegular, 1, [TRACKER], 3)
+    node.join()
+    node.up(TRACKER.node)
+    effects = node.overlay.advertise("", False, node.now)
+    assert sent(Status, effects) == [(TRACKER.node, Status(PART, 0, dialable=False))]
+    effects = node.overlay.advertise("ws://home:1", True, node.now)
+    assert sent(Status, effects) == [(TRACKER.node, Status(PART, 0, address="ws://home:1"))]

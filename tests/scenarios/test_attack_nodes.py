@@ -18,7 +18,7 @@ from anabranch.core.key_records import NONCE_BYTES, KeyQuestion, make_request
 from anabranch.core.messages import KeyRequest, Status
 from anabranch.core.messages.links import TICKET_BYTES
 from anabranch.core.messages.tracker import MAX_COUNTER
-from anabranch.core.tracked import Suitable
+from anabranch.core.tracked import Order, Suitable
 from anabranch.live.keys import new_key
 from anabranch.live.tracker import TrackerProcess
 from anabranch.live.transports.limits import Limits
@@ -110,9 +110,9 @@ def keep_apart(tracker: TrackerProcess, *pairs: tuple[NodeId, NodeId]) -> None:
     """Let some never be neighbours in the parts that a tracker begins to serve."""
     apart = {frozenset(pair) for pair in pairs}
 
-    def make(degree: int, rng: object, suitable: Suitable) -> RegularGraph[NodeId]:
+    def make(degree: int, rng: Any, suitable: Suitable, order: Order) -> RegularGraph[NodeId]:
         fits = lambda a, b: frozenset((a, b)) not in apart and suitable(a, b)  # noqa: E731
-        return RegularGraph(degree, rng, fits)  # type: ignore[arg-type]
+        return RegularGraph(degree, rng, fits, order)
 
     tracker.machine.tracker._topologies = {"random-regular": make}
 

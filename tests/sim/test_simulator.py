@@ -57,7 +57,7 @@ def two_linked() -> tuple[Simulator, SimNode, SimNode]:
 def test_dialling_takes_a_handshake_and_both_ends_learn_of_the_link_and_its_rtt() -> None:
     _, a, b = two_linked()
     assert a.machine.saw[1:] == [(0.08, LinkUp(b.id, 0.04))]
-    assert b.machine.saw == [(0.08, LinkUp(a.id, 0.04))]
+    assert b.machine.saw == [(0.08, LinkUp(a.id, 0.04, a.id.hex()))]
 
 
 def test_processing_is_part_of_every_hop_and_of_no_round_trip() -> None:
@@ -66,7 +66,7 @@ def test_processing_is_part_of_every_hop_and_of_no_round_trip() -> None:
     a.machine.answers[Wakeup] = [Connect(b.id)]
     sim.tell(a, Wakeup())
     sim.run(START_AT + 1)
-    assert b.machine.saw == [(0.08, LinkUp(a.id, 0.04))]
+    assert b.machine.saw == [(0.08, LinkUp(a.id, 0.04, a.id.hex()))]
     assert a.lanes[b.id].delay_s == b.lanes[a.id].delay_s == pytest.approx(0.025)
 
 

@@ -49,6 +49,7 @@ class LinkUp(msgspec.Struct, gc=False):
 
     peer: NodeId
     rtt_s: float | None = None
+    host: str = ""  # from which the peer dialled, if it did and that is known
 
 
 class LinkDown(msgspec.Struct, gc=False):
@@ -56,6 +57,14 @@ class LinkDown(msgspec.Struct, gc=False):
 
     peer: NodeId
     reason: str
+
+
+class DialChecked(msgspec.Struct, gc=False):
+    """The answer to a DialCheck: whether `peer` has proved its key at the address."""
+
+    peer: NodeId
+    address: str
+    reached: bool
 
 
 class Rtt(msgspec.Struct, gc=False):
@@ -163,6 +172,7 @@ Event = (
     | Wakeup
     | LinkUp
     | LinkDown
+    | DialChecked
     | Rtt
     | Congested
     | Writable
@@ -311,6 +321,20 @@ class Connect(msgspec.Struct, gc=False):
     address: str = ""
 
 
+class DialCheck(msgspec.Struct, gc=False):
+    """Dial `peer`, let it prove its key, and hang up; a DialChecked answers."""
+
+    peer: NodeId
+    address: str
+
+
+class Advertise(msgspec.Struct, gc=False):
+    """From a service to its Peer: tell trackers this address, and whether others can dial it."""
+
+    address: str
+    dialable: bool
+
+
 class Disconnect(msgspec.Struct, gc=False):
     """End the link to `peer`; no LinkDown answers."""
 
@@ -354,8 +378,10 @@ Effect = (
     | Write
     | Find
     | Connect
+    | DialCheck
     | Disconnect
     | Hold
+    | Advertise
     | Release
 )
 

@@ -210,6 +210,7 @@ class Overlay:
         self.rng = rng
         self.recent = recent
         self.linked = linked  # whether a link to a peer stands
+        self.dialable = True  # whether others can dial this node, as far as it knows
         self.wakeup_at = None
         # Every packet asks for these, and what an object has itself is found soonest.
         cls = type(self)
@@ -222,6 +223,11 @@ class Overlay:
     def change(self, part: StreamPart, settings: PartSettings, now: float) -> list[Effect]:
         """Go on with other settings; an overlay that can keep its neighbours does."""
         return self.leave(part, now) + self.join(part, settings, now)
+
+    def advertise(self, address: str, dialable: bool, now: float) -> list[Effect]:
+        """Learn where others can dial this node from now on, or that none can."""
+        self.me, self.dialable = Contact(self.me.node, address), dialable
+        return []
 
     def learned(self, part: StreamPart, now: float) -> list[Effect]:
         """The registry has spoken of the stream: who had no place may have one now."""

@@ -47,8 +47,8 @@ class Parts:
     """Membership: at most `MAX_PARTS` parts, one overlay object for each kind of overlay."""
 
     __slots__ = (
-        *("_budget", "_context", "_directory", "_factories", "_named", "_parts", "find", "get"),
-        *("known", "overlays", "recent"),
+        *("_advertised", "_budget", "_context", "_directory", "_factories", "_named", "_parts"),
+        *("find", "get", "known", "overlays", "recent"),
     )
 
     def __init__(
@@ -63,6 +63,7 @@ class Parts:
         self.known = KnownFrames()
         self._factories = factories
         self._context = (me, rng, self.recent, linked)
+        self._advertised: tuple[str, bool] | None = None  # if it differs from the first address
         self._directory = directory
         self._budget = Budget()
         self._parts: dict[PartKey, Part] = {}
@@ -87,7 +88,7 @@ class Parts:
             return None, [Notice(part, "no-such-stream", "create it, or check its name")]
         if len(self._parts) >= MAX_PARTS:
             return None, [Notice(part, "too-many-parts", f"a node joins at most {MAX_PARTS}")]
-        overlay = self._overlay(settings.overlay)
+        overlay = self._overlay(settings.overlay, now)
         floor = number_of(max(0, int((now - JOIN_WINDOW_S) * 1000)), 0)
         seen = Duplicates(self._budget, floor)
         state = Part(part, part_key(part), settings, overlay, seen)
@@ -107,7 +108,7 @@ class Parts:
         if settings.overlay == before.overlay:
             return state.overlay.change(state.part, settings, now)
         left = state.overlay.leave(state.part, now)
-        state.overlay = self._overlay(settings.overlay)
+        state.overlay = self._overlay(settings.overlay, now)
         return left + state.overlay.join(state.part, settings, now)
 
     def leave(self, state: Part, now: float) -> list[Effect]:
@@ -118,13 +119,21 @@ class Parts:
         self.known.forget(state)
         return state.overlay.leave(state.part, now)
 
+    def advertise(self, address: str, dialable: bool, now: float) -> list[Effect]:
+        """Tell all overlays where others can dial this node, or that none can."""
+        self._advertised = address, dialable
+        overlays = self.overlays.values()
+        return [e for each in overlays for e in each.advertise(address, dialable, now)]
+
     def _settings(self, part: StreamPart) -> PartSettings | None:
         settings = self._directory(part)
         return settings if settings and settings.overlay in self._factories else None
 
-    def _overlay(self, kind: str) -> Overlay:
+    def _overlay(self, kind: str, now: float) -> Overlay:
         if kind not in self.overlays:
-            self.overlays[kind] = self._factories[kind](*self._context)
+            overlay = self.overlays[kind] = self._factories[kind](*self._context)
+            if self._advertised is not None:
+                overlay.advertise(*self._advertised, now)  # it has no members yet to report
         return self.overlays[kind]
 
     def sizes(self) -> Sizes:

@@ -20,6 +20,7 @@ from anabranch.core.incoming import Incoming
 from anabranch.core.key_exchange import KeyExchangeFactory
 from anabranch.core.links import MAX_UNHELD, MAX_UNHELD_STORING, Links
 from anabranch.core.machine import (
+    Advertise,
     Congested,
     Disconnect,
     Dropped,
@@ -47,6 +48,7 @@ from anabranch.core.machine import (
 )
 from anabranch.core.mandate import Introductions
 from anabranch.core.messages import (
+    AboutDialling,
     AboutKeys,
     AboutParts,
     AboutRegistry,
@@ -65,6 +67,7 @@ from anabranch.core.packets import Packets
 from anabranch.core.parts import Part, Parts
 from anabranch.core.permission import Doubtful, Permission, Permits
 from anabranch.core.publishing import NO_SUCH_STREAM, STRANDED_FOR_S
+from anabranch.core.reachability import Reachability
 from anabranch.core.reader import ReaderFactory
 from anabranch.core.receipts import Receipts
 from anabranch.core.service import Service
@@ -104,6 +107,7 @@ class Peer:
         reader: ReaderFactory | None = None,
         storage: StorageFactory | None = None,
         receipts: Receipts | None = None,
+        reachability: Reachability | None = None,
         patience_s: float = STRANDED_FOR_S,
     ) -> None:
         self.me = Contact(node or signer.node, address)
@@ -116,8 +120,11 @@ class Peer:
         self._storage = storage(self._user_of) if storage is not None else None
         if self._storage is not None:
             self._storage.attach(self._parts)
-        ours = (self._keys, self._reader, self._storage, receipts)
         self._receipts = receipts
+        self._reachability = reachability
+        if reachability is not None and not reachability.dialable:  # it does not listen at all
+            self._parts.advertise("", False, 0.0)
+        ours = (self._keys, self._reader, self._storage, receipts, reachability)
         self._services = Services((*services, *(each for each in ours if each is not None)))
         do = (self._applied, self._served)
         publishing = (signer, entropy, patience_s, self._permission)
@@ -132,14 +139,9 @@ class Peer:
         self._company = Company(introductions, mandate, permits, self._parts, self._links, *do)
         about = (self._outgoing, self._congestion, self._permission, self._company)
         self._attendance = Attendance(self._parts, *about, self._applied, self._keys)
+        links, pause = self._links, self._outgoing.pause
         self._slow = SlowLinks(
-            self._parts,
-            self._links,
-            self._congestion,
-            self._outgoing.pause,
-            network,
-            verify,
-            permits,
+            self._parts, links, self._congestion, pause, network, verify, permits
         )
         self._kinds = self._kinds_of_events()
         self._handlers = dict.fromkeys(self._kinds, self._begin)
@@ -253,7 +255,7 @@ class Peer:
             if not self._services.rely_on(sender):
                 self._links.strain(sender, now)
             return self._after(self._served(service.receive(sender, message, now), now), now)
-        if isinstance(message, AboutRegistry | AboutKeys | AboutStorage):
+        if isinstance(message, AboutRegistry | AboutKeys | AboutStorage | AboutDialling):
             self._links.strain(sender, now)
             return []
         return self._about_part(sender, message, now)
@@ -318,6 +320,8 @@ class Peer:
                     effects += self._applied(overlay.rtt(event.peer, event.rtt_s, now), now)
                 effects += self._applied(overlay.link(event.peer, True, "", now), now)
             effects += self._served(self._services.link(event.peer, True, "", now), now)
+            if event.host and self._reachability is not None:
+                effects += self._served(self._reachability.accepted(event.peer, now), now)
         return self._after(effects, now)
 
     def _link_down(self, event: LinkDown, now: float) -> list[Effect]:
@@ -412,6 +416,8 @@ class Peer:
                 done += self._links.hold(effect.peer, effect.address, effect.dial, now)
             elif type(effect) is Release:
                 done += self._ended(self._links.release(effect.peer, now), now)
+            elif type(effect) is Advertise:
+                done += self._parts.advertise(effect.address, effect.dialable, now)
             else:
                 done.append(effect)
         return done

@@ -1,19 +1,20 @@
 """What a tracker knows of one stream part: its graph, its nodes, and what they are owed."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
+from anabranch.core.disputes import Disputes
 from anabranch.core.ids import NodeId, StreamPart
 from anabranch.core.machine import Sizes
 from anabranch.core.messages import Contact, Instruction, Probe, Report
 
 RETURNS = 3  # how often a node may leave and be back at once,
 RETURNS_FOR_S = 10.0  # within this time: every time costs others neighbours
-MAX_APART = 10_000  # per part
 MAX_LEFT = 10_000  # per part
+REJECTED_TIMES = 2  # its degree: users that a node may reject and still not be left alone
 GATHER_S = 2.0  # after a restart: how long links are taken over before any are added
 LEAP = 1 << 20  # more instructions than another tracker can have under way to one node
 
@@ -68,8 +69,18 @@ class Improving(Topology, Protocol):
         """Change some links of nodes that are ready for it."""
 
 
+class Order(Protocol):
+    """The order in which a graph serves its nodes, where it may choose."""
+
+    def waits(self, node: NodeId) -> bool:
+        """Tell whether a node's unused slots stay empty for now."""
+
+    def user(self, node: NodeId) -> Hashable:
+        """Return the user of a node: of equal candidates a new user comes first."""
+
+
 Suitable = Callable[[NodeId, NodeId], bool]
-MakeTopology = Callable[[int, random.Random, Suitable], Topology]
+MakeTopology = Callable[[int, random.Random, Suitable, Order], Topology]
 
 
 class Tally(msgspec.Struct):
@@ -95,10 +106,12 @@ class TrackedNode(msgspec.Struct):
 
     counter: int
     address: str
+    user: NodeId
     reported: tuple[NodeId, ...]
     rtts_us: tuple[int, ...] = ()
     instructed: tuple[NodeId, ...] | None = None  # the neighbours it was last told, sorted
     sent_at: float = 0.0  # when we instructed it; 0: never yet
+    dialable: bool = True  # whether others can dial it, as far as it knows
     restarted_at: float = 0.0
     moved_at: float = 0.0  # when it last had another address
     restarts: Tally = msgspec.field(default_factory=Tally)
@@ -119,10 +132,10 @@ class TrackedPart:
         self.owed: dict[NodeId, None] = {}  # an instruction, in the order of the changes
         self.first_change_at: float | None = None
         self.gathering = False
-        self.apart: dict[tuple[NodeId, NodeId], float] = {}
+        self.disputes = Disputes()
         self._left: dict[NodeId, Tally] = {}
         self._make = make
-        self.graph = make(degree, rng, self.suitable)
+        self.graph = make(degree, rng, self.suitable, self)
 
     @property
     def improving(self) -> Improving | None:
@@ -132,14 +145,34 @@ class TrackedPart:
     def resize(self, degree: int, rng: random.Random) -> list[NodeId]:
         """Begin a graph of another degree, with all nodes; return whom to tell."""
         self.degree = degree
-        self.graph = self._make(degree, rng, self.suitable)
+        self.disputes.stop_waiting()
+        self.graph = self._make(degree, rng, self.suitable, self)
         for node in self.nodes:
             self.graph.join(node)
         return list(self.nodes)
 
     def suitable(self, a: NodeId, b: NodeId) -> bool:
-        """Two nodes may be linked unless they could not connect a short while ago."""
-        return not self.apart or pair(a, b) not in self.apart
+        """Tell whether two nodes may be linked: one can be dialled, and they are not set apart."""
+        return self.can_connect(a, b) and not self.disputes.are_apart(a, b)
+
+    def can_connect(self, a: NodeId, b: NodeId) -> bool:
+        """Tell whether one of two nodes can dial the other."""
+        known_a, known_b = self.nodes.get(a), self.nodes.get(b)
+        return known_a is None or known_b is None or known_a.dialable or known_b.dialable
+
+    def waits(self, node: NodeId) -> bool:
+        """A node that is in dispute with many users is placed last.
+
+        One that has no neighbours at all gets some, unless it has rejected very many.
+        """
+        if not self.disputes.waits(node):
+            return False
+        few = self.disputes.users(node) <= REJECTED_TIMES * self.degree
+        return not few or bool(self.graph.neighbours(node))
+
+    def user(self, node: NodeId) -> NodeId:
+        """Return the user of a node, or the node itself if its user is unknown."""
+        return self.nodes[node].user
 
     def topology(self) -> dict[NodeId, tuple[NodeId, ...]]:
         """Return every node with the neighbours it should have, all sorted."""
@@ -180,7 +213,7 @@ class TrackedPart:
     def sizes(self) -> Sizes:
         """Return the tables with their bounds."""
         return {
-            "pairs apart": (len(self.apart), MAX_APART),
+            **self.disputes.sizes(),
             "nodes that left": (len(self._left), MAX_LEFT),
         }
 
@@ -189,37 +222,46 @@ class TrackedPart:
         self.graph.add(node)
         changed = []
         for peer in self.nodes[node].reported:
-            other = self.nodes.get(peer)
-            reports_it = other is not None and node in other.reported
-            if reports_it and self.graph.adopt(node, peer):
+            is_reported = peer in self.nodes and self.is_reported(node, peer)
+            if is_reported and self.graph.adopt(node, peer):
                 changed.append(peer)  # it may have been told otherwise since
         return changed
 
-    def move(self, node: NodeId, address: str, now: float) -> list[NodeId]:
+    def move(self, node: NodeId, address: str, dialable: bool, now: float) -> list[NodeId]:
         """Note a node's new address; return whom to tell: all, if who dials changes with it."""
         known = self.nodes[node]
-        could_be_dialled, known.address, known.moved_at = bool(known.address), address, now
+        before = known.dialable, bool(known.address)
+        known.address, known.dialable, known.moved_at = address, dialable, now
+        changed = self._part_undialable(node)
         peers = self.graph.neighbours(node)
-        if could_be_dialled == bool(address):
-            return [p for p in peers if dials(p, self.nodes[p], node, known)]
-        return [node, *peers]
+        if before == (dialable, bool(address)):
+            return changed + [p for p in peers if dials(p, self.nodes[p], node, known)]
+        return [*changed, node, *peers]
 
-    def set_apart(self, a: NodeId, b: NodeId, until: float) -> None:
-        """Keep two that could not connect from being linked again soon."""
-        self.apart.pop(pair(a, b), None)
-        self.apart[pair(a, b)] = until
-        if len(self.apart) > MAX_APART:
-            del self.apart[next(iter(self.apart))]
+    def _part_undialable(self, node: NodeId) -> list[NodeId]:
+        """Part a node from the neighbours that it cannot reach; links that stand are kept."""
+        changed: list[NodeId] = []
+        for peer in self.graph.neighbours(node):
+            if not self.can_connect(node, peer) and not self.is_reported(node, peer):
+                changed += self.graph.cut(node, peer)
+        return [each for each in changed if each in self.nodes]
 
-    def forgive(self, now: float) -> None:
-        """Let pairs be linked again that were set apart long ago."""
-        while self.apart and (first := next(iter(self.apart))) and self.apart[first] <= now:
-            del self.apart[first]
+    def is_reported(self, a: NodeId, b: NodeId) -> bool:
+        """Tell whether both ends of a link report it; the word of one does not count."""
+        return b in self.nodes[a].reported and a in self.nodes[b].reported
 
-    def reconcile(self, node: NodeId) -> None:
-        """Let a node that left or restarted be tried again by everyone."""
-        for apart in [apart for apart in self.apart if node in apart]:
-            del self.apart[apart]
+    def dispute(self, a: NodeId, b: NodeId, now: float) -> list[NodeId]:
+        """Part two nodes of which one reports no link; return the nodes whose neighbours change."""
+        disputes = self.disputes
+        disputes.record((a, self.user(a)), (b, self.user(b)), now)
+        for node in (a, b):
+            disputes.judge(node, len(self.nodes), now)
+        return self.graph.cut(a, b)
+
+    def separate(self, a: NodeId, b: NodeId, now: float) -> list[NodeId]:
+        """Part two nodes that could not connect and are not in dispute."""
+        self.disputes.set_apart(a, b, now)
+        return self.graph.cut(a, b)
 
     def learn(self, node: NodeId, now: float) -> None:
         """Let the graph know the round trips that a node has just reported."""
@@ -278,13 +320,10 @@ class TrackedPart:
         return Instruction(self.part, known.counter, connect, accept)
 
 
-def pair(a: NodeId, b: NodeId) -> tuple[NodeId, NodeId]:
-    """Name a link whichever end is named first."""
-    return (a, b) if a < b else (b, a)
-
-
 def dials(a: NodeId, known_a: TrackedNode, b: NodeId, known_b: TrackedNode) -> bool:
     """Of two neighbours the one with the lower name dials, unless only that one can be dialled."""
+    if known_a.dialable != known_b.dialable:
+        return known_b.dialable
     if bool(known_a.address) == bool(known_b.address):
         return a < b
     return bool(known_b.address)

@@ -23,9 +23,11 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 
 from anabranch.core import codec
+from anabranch.core.dial_checks import DialChecks
 from anabranch.core.errors import RemoteError
 from anabranch.core.ids import NodeId, StreamPart
 from anabranch.core.machine import (
+    DialChecked,
     Disconnect,
     Effect,
     Event,
@@ -34,13 +36,14 @@ from anabranch.core.machine import (
     Notice,
     Received,
     Send,
+    Sizes,
     Wakeup,
 )
-from anabranch.core.messages import Contact, Leave, Probed, Refused, Report, Status
+from anabranch.core.messages import Contact, Leave, Listening, Probed, Refused, Report, Status
 from anabranch.core.messages.tracker import MAX_COUNTER
 from anabranch.core.overlay import Directory
 from anabranch.core.timers import Timers
-from anabranch.core.tracked import GATHER_S, MakeTopology, TrackedNode, TrackedPart
+from anabranch.core.tracked import GATHER_S, MakeTopology, TrackedNode, TrackedPart, dials
 from anabranch.core.tracker_view import (
     MAX_NODES_PER_PART,
     MAX_PARTS,
@@ -53,7 +56,6 @@ AT_MOST_S = 2.0  # or when the first change is this old
 GATHER_AT_MOST_S = 10.0  # links are taken over, until everyone is back of whom others speak
 ABSENT_S = 3.0  # how long a node may be without a link to us
 SILENT_S = 35.0  # how long a node may say nothing: three statuses and a half
-APART_S = 20.0  # how long a pair that could not connect is set apart
 AGAIN_S = 4.0  # how long an instruction may go unanswered before it is sent again
 MEND_EVERY_S = 10.0
 IMPROVE_FIRST_S = 10.0  # when the first nodes of a part have their neighbours
@@ -65,6 +67,7 @@ COUNTED = ("statuses", "reports", "leaves", "instructions", "refusals", "faults"
 UNPERMITTED = "unpermitted"
 
 Admits = Callable[[StreamPart, NodeId, float], bool]  # whether a node may be in a part now
+Users = Callable[[NodeId, float], NodeId | None]  # the user of a node, if it is known
 _Timer = tuple[str, StreamPart | None, NodeId | None]
 
 
@@ -80,11 +83,18 @@ class Tracker(TrackerView):
         rng: random.Random,
         topologies: Mapping[str, MakeTopology],
         admits: Admits | None = None,
+        users: Users = lambda node, now: node,
+        checks: DialChecks | None = None,
     ) -> None:
-        """Topologies are by the names of overlays; without `admits` everybody has a place."""
+        """Topologies are by the names of overlays; without `admits` everybody has a place.
+
+        Without `checks` the nodes themselves have to know whether they can be dialled.
+        """
         super().__init__()
         self.me = Contact(me)
         self._admits = admits
+        self._users = users
+        self._checks = checks
         self._directory = directory
         self._rng = rng
         self._topologies = topologies
@@ -99,15 +109,32 @@ class Tracker(TrackerView):
         elif type(event) is Wakeup:
             effects = self._wake(now)
         elif type(event) is LinkUp:
+            if self._checks is not None:
+                self._checks.link(event.peer, event.host)
             self._timers.cancel(("absent", None, event.peer))
             for part in self._parts_of.get(event.peer, ()):
                 node = self._parts[part].nodes[event.peer]
                 node.sent_at = now - AGAIN_S  # what we said meanwhile was lost
                 self._spare(node, now)  # it may have lost its neighbours as it lost us
-        elif type(event) is LinkDown and event.peer in self._parts_of:
-            self._timers.set(("absent", None, event.peer), now + ABSENT_S)
-        self.wakeup_at = self._timers.next_at
+        elif type(event) is LinkDown:
+            if self._checks is not None:
+                self._checks.gone(event.peer)
+            if event.peer in self._parts_of:
+                self._timers.set(("absent", None, event.peer), now + ABSENT_S)
+        elif type(event) is DialChecked and self._checks is not None:
+            effects = self._checks.checked(event, now)
+        self._rearm()
         return effects
+
+    def _rearm(self) -> None:
+        checks_at = self._checks.wakeup_at if self._checks is not None else None
+        times = [at for at in (self._timers.next_at, checks_at) if at is not None]
+        self.wakeup_at = min(times, default=None)
+
+    def sizes(self) -> Sizes:
+        """Return every bounded table by name, with its size and its bound."""
+        checks = self._checks.sizes() if self._checks is not None else {}
+        return {**super().sizes(), **checks}
 
     def review(self, stream: str, now: float) -> list[Effect]:
         """Look again at the parts of a stream: their degree, and who may be in them."""
@@ -119,7 +146,7 @@ class Tracker(TrackerView):
             settings = self._directory(state.part)
             if settings is not None and settings.degree != state.degree and state.nodes:
                 self._owe(state, state.resize(settings.degree, self._rng), now)
-        self.wakeup_at = self._timers.next_at
+        self._rearm()
         return effects
 
     # --- Statuses -------------------------------------------------------------------------
@@ -135,6 +162,9 @@ class Tracker(TrackerView):
                 self._probed(sender, message, now)
             elif type(message) is Leave:
                 self._leave(sender, message, now)
+            elif type(message) is Listening:
+                checks = self._checks
+                return checks.listening(sender, message.address, now) if checks is not None else []
             else:
                 raise RemoteError("not-for-trackers", type(message).__name__)
         except RemoteError as error:
@@ -170,15 +200,19 @@ class Tracker(TrackerView):
         if node is None:
             self._welcome(state, sender, status, now)
             return
-        node.heard_at = now
-        if status.address != node.address and now >= node.moved_at + MOVE_EVERY_S:
-            self._tell_again(state, state.move(sender, status.address, now), now)
+        node.heard_at, node.user = now, self._users(sender, now) or sender
+        moved = (status.address, status.dialable) != (node.address, node.dialable)
+        if moved and now >= node.moved_at + MOVE_EVERY_S:
+            told = state.move(sender, status.address, status.dialable, now)
+            self._tell_again(state, told, now)
+            if not status.dialable:
+                self._excuse(state, sender, now)
         if status.counter == 0 or status.counter > node.counter:
             # It restarted, or it was instructed by somebody else: what it was told is void.
             if status.counter:
                 node.counter, node.sent_at = status.counter, 0.0
             self._spare(node, now)
-            state.reconcile(sender)
+            state.disputes.annul(sender)
             self._tell_again(state, [sender], now)
         elif status.counter < node.counter:
             # Stale, unless our instruction was lost on the way.
@@ -204,7 +238,14 @@ class Tracker(TrackerView):
         # What it reports stands for what it was told, so that nothing need be said if it may stay.
         told = tuple(sorted(status.neighbours)) if status.counter else None
         state.nodes[sender] = TrackedNode(
-            status.counter, status.address, status.neighbours, status.rtts_us, told, heard_at=now
+            status.counter,
+            status.address,
+            self._users(sender, now) or sender,
+            status.neighbours,
+            status.rtts_us,
+            told,
+            heard_at=now,
+            dialable=status.dialable,
         )
         if status.counter and not state.gathering and now < state.began_at + GATHER_S:
             state.gathering = True
@@ -244,19 +285,34 @@ class Tracker(TrackerView):
                 continue
             if ("absent", None, peer) in self._timers:
                 self._remove_everywhere(peer, now)
+                continue
+            is_new = self._doubt(state, sender, peer, now)
+            if not state.can_connect(sender, peer):
+                self._owe(state, state.graph.cut(sender, peer), now)
             elif replaceable and settled and state.nodes[peer].restarted_at <= now - AGAIN_S:
                 if node.complaints.again(COMPLAINTS_FOR_S, now) <= COMPLAINTS * state.degree:
-                    self._set_apart(state, sender, peer, now)
-                    self._owe(state, state.graph.cut(sender, peer), now)
+                    part = state.separate if is_new else state.dispute
+                    self._owe(state, part(sender, peer, now), now)
+                    self._timers.sooner(("mend", state.part, None), now + MEND_EVERY_S)
             elif not replaceable and node.sent_at <= now - MEND_EVERY_S:
                 # It may have taken the same counter of another tracker for ours: say it anew.
                 self._tell_again(state, [sender], now)
         if any(peer not in (node.instructed or ()) for peer in status.neighbours):
             self._tell_again(state, [sender], now)
 
-    def _set_apart(self, state: TrackedPart, a: NodeId, b: NodeId, now: float) -> None:
-        state.set_apart(a, b, now + APART_S)
-        self._timers.sooner(("mend", state.part, None), now + MEND_EVERY_S)
+    def _excuse(self, state: TrackedPart, node: NodeId, now: float) -> None:
+        """Place a node again that could not be dialled, where this tracker has seen it as well."""
+        has_failed = self._checks is not None and self._checks.has_failed(node)
+        if has_failed and state.disputes.excuse(node, now):
+            self._owe(state, state.graph.complete(), now)
+
+    def _doubt(self, state: TrackedPart, a: NodeId, b: NodeId, now: float) -> bool:
+        """Check the node that one of two was told to dial; True if that is its first check."""
+        if self._checks is None:
+            return False
+        dialled = b if dials(a, state.nodes[a], b, state.nodes[b]) else a
+        self._checks.doubt(dialled, now)
+        return self._checks.is_new(dialled)
 
     def _part(self, part: StreamPart, now: float) -> TrackedPart | None:
         state = self._parts.get(part)
@@ -290,7 +346,7 @@ class Tracker(TrackerView):
         if not self._parts_of[node]:
             del self._parts_of[node]
         state.owed.pop(node, None)
-        state.reconcile(node)
+        state.disputes.annul(node)
         self._timers.cancel(("silent", part, node))
         self._owe(state, state.graph.leave(node), now)
         if not state.nodes:
@@ -301,6 +357,8 @@ class Tracker(TrackerView):
     def _remove_everywhere(self, node: NodeId, now: float) -> None:
         self._timers.cancel(("absent", None, node))
         for part in list(self._parts_of.get(node, ())):
+            state = self._parts[part]
+            state.disputes.end_since(node, state.nodes[node].heard_at)  # it was silent since
             self._remove(part, node, now)
 
     # --- Instructions ---------------------------------------------------------------------
@@ -333,7 +391,7 @@ class Tracker(TrackerView):
     # --- Time -----------------------------------------------------------------------------
 
     def _wake(self, now: float) -> list[Effect]:
-        effects: list[Effect] = []
+        effects = self._checks.wake(now) if self._checks is not None else []
         for kind, part, node in self._timers.pop_due(now):
             if kind == "absent" and node is not None:
                 self._remove_everywhere(node, now)
@@ -367,8 +425,8 @@ class Tracker(TrackerView):
 
     def _mend(self, state: TrackedPart, now: float) -> None:
         """Forgive old pairs, fill slots that stayed open, and join an overlay that has split."""
-        state.forgive(now)
+        state.disputes.forgive(now)
         changed = [*state.graph.complete(), *state.graph.mend()]
-        if state.apart:
-            self._timers.sooner(("mend", state.part, None), now + MEND_EVERY_S)
+        if (due_at := state.disputes.due_at) is not None:
+            self._timers.sooner(("mend", state.part, None), max(due_at, now + MEND_EVERY_S))
         self._owe(state, changed, now)

@@ -17,11 +17,13 @@ import msgspec
 from anabranch.core import codec
 from anabranch.core.changes import Right
 from anabranch.core.congestion import CUT_AFTER_S
+from anabranch.core.dial_checks import DialChecks
 from anabranch.core.errors import LocalError, RemoteError
 from anabranch.core.identity import Verify
 from anabranch.core.ids import NodeId, StreamPart
 from anabranch.core.machine import (
     Congested,
+    DialChecked,
     Disconnect,
     Effect,
     Event,
@@ -89,8 +91,12 @@ class TrackerNode:
         topologies: Mapping[str, MakeTopology],
         changes: Iterable[tuple[str, int, bytes]] = (),
         follow: Contact | None = None,
+        checks: DialChecks | None = None,
     ) -> None:
-        """`changes` come from the disk. `follow` is another tracker; the first follows nobody."""
+        """`changes` come from the disk. `follow` is another tracker; the first follows nobody.
+
+        `checks` know this tracker's own addresses, which it must not dial.
+        """
         self.keeper = keeper = RegistryKeeper(network, verify, changes)
         if follow is None and keeper.network_state.genesis is None:
             raise LocalError(
@@ -98,7 +104,9 @@ class TrackerNode:
                 "of another tracker to copy from"
             )
         self.introductions = Introductions(network, verify)
-        self.tracker = Tracker(me, keeper.directory, rng, topologies, self._admits)
+        users = self.introductions.user
+        checks = checks or DialChecks()
+        self.tracker = Tracker(me, keeper.directory, rng, topologies, self._admits, users, checks)
         self.tracker.counts[UNANSWERED] = 0
         self._links: dict[NodeId, _Link] = {}
         self._full: Timers[NodeId] = Timers()  # links that are, and when they are cut
@@ -135,6 +143,8 @@ class TrackerNode:
             effects += self._lost(event.peer, event.reason, now)
         elif type(event) is Stored:
             effects += self._stored(event, now)
+        elif type(event) is DialChecked:
+            effects += self.tracker.handle(event, now)
         elif type(event) is Congested and event.peer in self._links:
             self._full.sooner(event.peer, now + CUT_AFTER_S)
         elif type(event) is Writable:

@@ -42,6 +42,11 @@ class TrackerView:
             return ()
         return tuple(sorted(state.graph.neighbours(node)))
 
+    def placed_last(self, part: StreamPart) -> list[NodeId]:
+        """Return the nodes of a part whose unused slots stay empty for now, sorted."""
+        state = self._parts.get(part)
+        return sorted(n for n in state.nodes if state.disputes.waits(n)) if state else []
+
     def topology(self, part: StreamPart) -> dict[NodeId, tuple[NodeId, ...]]:
         """Return every node of a part with its neighbours, sorted."""
         state = self._parts.get(part)

@@ -17,6 +17,7 @@ from anabranch.core.machine import KeepKey
 from anabranch.core.mandate import introduce
 from anabranch.core.messages import Contact
 from anabranch.core.peer import Peer
+from anabranch.core.reachability import Reachability
 from anabranch.core.reader import Reader
 from anabranch.core.receipts import Receipts
 from anabranch.core.registry_reader import RegistryReader
@@ -68,6 +69,7 @@ def assemble(
     keeps: Keeps | None = None,
     unstored_bytes: int = MAX_UNSTORED_BYTES,
     lasting: Iterable[tuple[StreamPart, bytes]] | None = None,
+    is_address_given: bool = False,
 ) -> tuple[RegistryReader, Peer]:
     """Return the machines of a node that acts for a user, and has found trackers.
 
@@ -77,6 +79,12 @@ def assemble(
     curve = KnownKeys()
     rng = random.Random(int.from_bytes(os.urandom(16)))
     registry = RegistryReader(network, curve.verify, found[0], rng, found[1:])
+
+    def trackers() -> list[NodeId]:
+        """Return the network's trackers; until they are known, those that were found."""
+        listed = [entry.node for entry in registry.trackers]
+        return listed or [contact.node for contact in found]
+
     peer = Peer(
         identity,
         curve.verify,
@@ -94,6 +102,7 @@ def assemble(
         reader=partial(Reader, registry, curve.verify, rng) if keeps is None else None,
         storage=keeps(identity, network, curve.verify, registry, rng) if keeps else None,
         receipts=Receipts(network, curve.verify, registry, unstored_bytes, lasting),
+        reachability=Reachability(address, is_address_given, trackers),
         patience_s=patience_s,
     )
     registry.by_neighbours.neighbours = peer.neighbours_in

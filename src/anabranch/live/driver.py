@@ -17,6 +17,8 @@ from anabranch.core.machine import (
     Connect,
     Copies,
     Deliver,
+    DialCheck,
+    DialChecked,
     Disconnect,
     Dropped,
     Effect,
@@ -142,7 +144,7 @@ class Driver:
         """A link stands."""
         self.links[link.peer] = link
         self._observer.linked(self._clock(), link.peer, True, "")
-        self.feed(LinkUp(link.peer, link.rtt_s))
+        self.feed(LinkUp(link.peer, link.rtt_s, link.host))
 
     def link_down(self, peer: NodeId, reason: str) -> None:
         """A link ended, or could not be dialled."""
@@ -282,11 +284,21 @@ class Driver:
             self._transport.dial(effect.peer, effect.address)
         elif type(effect) is Disconnect:
             self._disconnect(effect, now)
+        elif type(effect) is DialCheck:
+            self._check(effect)
         else:
             self._observer.other(now, effect)
             handler = self._handlers.get(type(effect))
             if handler is not None:
                 handler(effect)
+
+    def _check(self, check: DialCheck) -> None:
+        peer, address = check.peer, check.address
+
+        def done(reached: bool) -> None:
+            self.feed(DialChecked(peer, address, reached))
+
+        self._transport.check(peer, address, done)
 
     def _forward(self, forwards: list[Forward], now: float) -> None:
         """Send frames that have the same branches, all of them to each in one call."""

@@ -177,6 +177,7 @@ class Node:
                 self._keeps,
                 self._unstored_bytes,
                 None if self._folder is None else self._folder.load(),
+                self._transport.is_address_given,
             )
             self.observer.unstored = self.unstored
             self._questions = Questions(self.registry, self.driver.feed, self._streams)

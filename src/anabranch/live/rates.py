@@ -75,9 +75,10 @@ class Rates:
                 {"node": key[2], "parts": 0, "published_per_s": 0.0, "delivered_per_s": 0.0}
                 | {"duplicates_per_s": 0.0, "dropped": 0, "missed": 0, "unstored": 0}
                 | {"cpu_percent": 0.0}
-                | {"delay_p50_ms": 0.0, "delay_p99_ms": 0.0},
+                | {"delay_p50_ms": 0.0, "delay_p99_ms": 0.0, "dialable": True},
             )
             row["parts"] += 1
+            row["dialable"] = row["dialable"] and report.get("dialable", True)
             for name in ("published", "delivered", "duplicates"):
                 row[f"{name}_per_s"] = round(row[f"{name}_per_s"] + rates[name], 2)
             for name in ("dropped", "missed", "unstored"):

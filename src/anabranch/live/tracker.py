@@ -25,6 +25,7 @@ from anabranch.core.changes import (
     named,
     network_name,
 )
+from anabranch.core.dial_checks import DialChecks
 from anabranch.core.errors import LocalError
 from anabranch.core.identity import Identity, KnownKeys
 from anabranch.core.machine import Store, Stored, Wakeup
@@ -43,7 +44,7 @@ from anabranch.live.page_server import PageLimits
 from anabranch.live.registry.sqlite import SqliteStore
 from anabranch.live.tracker_http import About, TrackerHttp
 from anabranch.live.transports import Transport, TransportError
-from anabranch.live.transports.limits import Prefix
+from anabranch.live.transports.limits import Prefix, is_within
 from anabranch.live.transports.websocket import ANY_HOST, Limits, WebSocketTransport
 from anabranch.overlays import TOPOLOGIES
 from anabranch.traces.recorder import Recorder
@@ -81,7 +82,10 @@ class TrackerProcess:
         trusted: tuple[Prefix, ...] = (),
         through: Callable[[Transport], Transport] = lambda transport: transport,
     ) -> None:
-        """`through` wraps the transport; one that seems far away, for example."""
+        """`trusted` are proxies in front of this tracker, whose addresses are not those of nodes.
+
+        `through` wraps the transport; one that seems far away, for example.
+        """
         self.identity = load_or_make_key(folder / "tracker.key")
         self._where = (host, port, http_port)
         self._join = join
@@ -147,6 +151,7 @@ class TrackerProcess:
                 TOPOLOGIES,
                 changes,
                 follow,
+                DialChecks(self._own_addresses(), self._is_proxy),
             )
             self.http = TrackerHttp(
                 self.machine.tracker,
@@ -165,6 +170,11 @@ class TrackerProcess:
             await self._links.stop()
             self._close()
             raise
+
+    def _own_addresses(self) -> list[str]:
+        """Return the addresses of this tracker, whatever names others know it by."""
+        own = f"ws://{self._where[0] or '127.0.0.1'}:{self.transport.port}"
+        return [self.transport.address, own]
 
     def _recognise(self, genesis: bytes | None) -> bytes:
         """Return the network's name: of the one we are in already, or of the one we join."""
@@ -224,6 +234,9 @@ class TrackerProcess:
         await self.http.stop()
         await self._links.stop()
         self._close()
+
+    def _is_proxy(self, host: str) -> bool:
+        return bool(host) and is_within(host, self._trusted)
 
     def _close(self) -> None:
         self._disk.shutdown(wait=True)

@@ -176,7 +176,9 @@ class TrackerHttp:
         for node in members[:limit]:
             parts = self._tracker.parts_of(node)
             address = self._tracker.nodes(parts[0])[node].address
-            listed.append({"node": show(node), "address": address, "parts": len(parts)})
+            dialable = self._tracker.nodes(parts[0])[node].dialable
+            row = {"node": show(node), "address": address, "dialable": dialable}
+            listed.append({**row, "parts": len(parts)})
         return _answer({"nodes": listed, "total": len(members), "truncated": len(members) > limit})
 
     async def _node(self, request: web.Request) -> web.Response:
@@ -270,6 +272,7 @@ class TrackerHttp:
         return {
             **_named(part),
             "address": known.address,
+            "dialable": known.dialable,
             "counter": known.counter,
             "status_age_s": round(now - known.heard_at, 3),
             "neighbours": self._neighbours(part, node, known),
@@ -322,7 +325,7 @@ def _report(known: TrackedNode, now: float) -> Json | None:
         return None
     totals = msgspec.structs.asdict(known.report)
     del totals["part"]
-    return {"age_s": round(now - known.report_at, 3), **totals}
+    return {"age_s": round(now - known.report_at, 3), "dialable": known.dialable, **totals}
 
 
 def _limit(request: web.Request) -> int:

@@ -25,7 +25,7 @@ from anabranch.core.ids import NodeId
 from anabranch.core.tracked import Improvement
 from anabranch.overlays.coordinates import Coordinates
 from anabranch.overlays.placement import Forest
-from anabranch.overlays.regular_graph import RegularGraph, always
+from anabranch.overlays.regular_graph import EACH_ITS_OWN, Order, RegularGraph, always
 from anabranch.overlays.round_trips import RoundTrips
 
 ROUND_S = 5.0
@@ -64,8 +64,9 @@ class LatencyAware(RegularGraph[NodeId]):
         degree: int,
         rng: random.Random,
         suitable: Callable[[NodeId, NodeId], bool] = always,
+        order: Order[NodeId] = EACH_ITS_OWN,
     ) -> None:
-        super().__init__(degree, rng, suitable)
+        super().__init__(degree, rng, suitable, order)
         self._rng = rng
         self._random_links = -(-degree // 4)  # that every node keeps
         self._numbers: dict[NodeId, int] = {}

@@ -125,6 +125,13 @@ class RandomRegular(Overlay):
         member = self._members[part]
         return self._done(self._report(member, now) if member.refused else [])
 
+    def advertise(self, address: str, dialable: bool, now: float) -> list[Effect]:
+        """Report at once to the trackers where others can dial this node, or that none can."""
+        effects = super().advertise(address, dialable, now)
+        for member in self._members.values():
+            effects += self._report(member, now)
+        return self._done(effects)
+
     def leave(self, part: StreamPart, now: float) -> list[Effect]:
         """Tell the tracker and the neighbours, and let go of them all."""
         member = self._members.pop(part)
@@ -241,9 +248,8 @@ class RandomRegular(Overlay):
         member.refused = False
         peers = tuple(sorted(p for p in member.met if p in member.wanted))
         rtts = tuple(self._rtts_us.get(peer, 0) for peer in peers)
-        return [
-            Send(contact.node, Status(member.part, member.counter, peers, rtts, self.me.address))
-        ]
+        here = self.me.address, self.dialable
+        return [Send(contact.node, Status(member.part, member.counter, peers, rtts, *here))]
 
     def _turn_to_tracker(self, member: Membership, now: float) -> list[Effect]:
         contact = member.contact()

@@ -23,6 +23,10 @@ Hence, after any sequence of joins and leaves with every pair suitable:
 Even d makes all pairs of nodes equally likely neighbours. With odd d two nodes that join one
 after the other are linked more often, as step 2 pairs them.
 
+Where the graph may choose, two rules of the tracker apply (`Order`). A node that waits takes part
+in no step: its unused slots stay empty. Of candidates that are equal otherwise, a node of a user
+that is not yet a neighbour comes first, so that one user with many nodes does not surround others.
+
 Unsuitable pairs can leave slots unused. Later operations try them again, a few at a time, so
 that one hopeless slot among a million nodes costs each of them a bounded number of probes.
 Nothing is cut before its replacement is known.
@@ -32,7 +36,7 @@ import random
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from itertools import islice
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 N = TypeVar("N", bound=Hashable)
 Links = list[tuple[N, N]]
@@ -42,16 +46,48 @@ TRIES = 16  # random draws before a search goes through candidates one by one
 MATCHES = 16_384  # pairs of links that `mend` goes through, shared by the parts to be joined
 
 
+NodeOf = TypeVar("NodeOf", contravariant=True)
+
+
+class Order(Protocol[NodeOf]):
+    """What the graph asks about a node before it chooses; the answers may change between calls."""
+
+    def waits(self, node: NodeOf) -> bool:
+        """Tell whether a node's unused slots stay empty for now."""
+
+    def user(self, node: NodeOf) -> Hashable:
+        """Return the user of a node."""
+
+
 def always(_a: object, _b: object) -> bool:
     """Every pair is suitable."""
     return True
+
+
+class EachItsOwn:
+    """The plain order: no node waits, and every node has a user of its own."""
+
+    def waits(self, node: object) -> bool:
+        """No node waits."""
+        return False
+
+    def user(self, node: Hashable) -> Hashable:
+        """Return the node."""
+        return node
+
+
+EACH_ITS_OWN = EachItsOwn()
 
 
 class RegularGraph(Generic[N]):
     """A random d-regular graph that follows joins and leaves at O(d) amortised cost."""
 
     def __init__(
-        self, degree: int, rng: random.Random, suitable: Callable[[N, N], bool] = always
+        self,
+        degree: int,
+        rng: random.Random,
+        suitable: Callable[[N, N], bool] = always,
+        order: Order[N] = EACH_ITS_OWN,
     ) -> None:
         """`suitable` must be symmetric; it may change its mind between two calls."""
         if degree < 2:
@@ -60,6 +96,7 @@ class RegularGraph(Generic[N]):
         self.operations = 0  # links made, links cut and candidates probed, for benchmarks
         self._random = rng.random
         self._suitable = suitable
+        self._order = order
         # near[a][b] is the place of link a-b in `links`, so that a uniform draw, a membership
         # test and a removal (the last link moves into the gap) each take constant time.
         self._near: dict[N, dict[N, int]] = {}
@@ -177,6 +214,7 @@ class RegularGraph(Generic[N]):
         pool = [v for v in (self._open if everyone else before) if v in self._open]
         if len(self._open) > len(pool):
             pool += [v for v in islice(self._open, len(pool) + degree) if v not in before]
+        pool = [v for v in pool if not self._order.waits(v)]
         if len(pool) > 1:
             self._pair(pool.copy())
         # Among at most d nodes everybody has unused slots, so step 2 linked whoever is suitable.
@@ -204,13 +242,15 @@ class RegularGraph(Generic[N]):
             i = int(self._random() * len(pool))
             j = int(self._random() * (len(pool) - 1))
             j += j >= i
-            if not self._fits(pool[i], pool[j]):
+            if not self._fits(pool[i], pool[j]) or self._repeats_user(pool[i], pool[j]):
                 misses += 1
                 if misses < TRIES:
                     continue
                 # Links only get more in this step, so a node without a partner now will have
                 # none later. It leaves the pool, and the step comes to its end.
                 partners = [j for j, b in enumerate(pool[: self._window]) if self._fits(pool[i], b)]
+                new = [j for j in partners if not self._repeats_user(pool[i], pool[j])]
+                partners = new or partners
                 if not partners:
                     pool[i] = pool[-1]
                     pool.pop()
@@ -254,6 +294,7 @@ class RegularGraph(Generic[N]):
         links, rand, suitable = self._links, self._random, self._suitable
         near_a, near_b = self._near[a], self._near[b]
         size = len(links)
+        second: tuple[int, N, N] | None = None  # the first link found that only repeats a user
         # The four nodes are distinct: c = b would make e a neighbour of b, and likewise e = a.
         for _ in range(TRIES if size else 0):
             self.operations += 1
@@ -263,34 +304,41 @@ class RegularGraph(Generic[N]):
                 c, e = e, c
             apart = c not in near_a and e not in near_b and c != a and e != b
             if apart and suitable(a, c) and suitable(b, e):
-                return place, c, e
-        if not thorough:
-            return None
+                if not self._splice_repeats_user(a, b, c, e):
+                    return place, c, e
+                second = second or (place, c, e)
+        if second is not None or not thorough:
+            return second
         # The graph is small or tight: look at every link, or at a window of a large graph.
         start = int(rand() * size)
         places = [k % size for k in range(start, start + min(size, self._window))]
         ends = [(place, *links[place]) for place in places]
         ends += [(place, e, c) for place, c, e in ends]
         found = [end for end in ends if self._fits(a, end[1]) and self._fits(b, end[2])]
+        new = [end for end in found if not self._splice_repeats_user(a, b, *end[1:])]
+        found = new or found
         return found[int(rand() * len(found))] if found else None
 
     # Joining components.
 
     def _join_parts(self) -> bool:
-        """Join the smaller components to the largest; True if one is left."""
+        """Join the smaller components to the largest; True if one is left of all."""
         parts: list[Part[N]] = []
         for nodes in sorted(self._components(), key=len, reverse=True):
             ends = [(v, w, place) for v in nodes for w, place in self._near[v].items()]
             links = [(v, w) for v, w, place in ends if self._links[place] == (v, w)]
-            parts.append((links, [(v, v) for v in nodes if v in self._open]))
-        main, *rest = parts
+            slots = [v for v in nodes if v in self._open and not self._order.waits(v)]
+            parts.append((links, [(v, v) for v in slots]))
+        # A node without neighbours that waits is left alone until its time is over.
+        main, *rest = [part for part in parts if part[0] or part[1]] or parts[:1]
+        left_alone = len(parts) - 1 - len(rest)
         while rest:
             share = MATCHES // len(rest)
             apart = [part for part in rest if not self._bridge(part, main, share)]
             if len(apart) == len(rest):
                 return False
             rest = apart
-        return True
+        return not left_alone
 
     def _bridge(self, part: Part[N], main: Part[N], share: int) -> bool:
         """Join two parts by an exchange of links; False if no suitable one was found."""
@@ -360,6 +408,19 @@ class RegularGraph(Generic[N]):
         return reached
 
     # Single changes.
+
+    def _splice_repeats_user(self, a: N, b: N, c: N, e: N) -> bool:
+        """Whether the links a-c and b-e would repeat a user among the neighbours of an end."""
+        both_new = a is b and self._order.user(c) == self._order.user(e)
+        return both_new or self._repeats_user(a, c) or self._repeats_user(b, e)
+
+    def _repeats_user(self, a: N, b: N) -> bool:
+        """Whether a link of a and b would give one of them a second neighbour of one user."""
+        user, near = self._order.user, self._near
+        user_a, user_b = user(a), user(b)
+        return any(user(v) == user_b for v in near[a] if v != b) or any(
+            user(v) == user_a for v in near[b] if v != a
+        )
 
     def _fits(self, a: N, b: N) -> bool:
         """Whether a and b may be linked, their slots aside."""

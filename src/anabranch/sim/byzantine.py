@@ -1,19 +1,20 @@
 """Peers that do not keep to the protocol: each wraps an honest Peer and spoils what it does.
 
 They hold their own key and no other. Those who collude know one another. Some who lie about round
-trips do it only for themselves, and all else as they should.
+trips or about their neighbours do it only for themselves, and all else as they should.
 """
 
+import math
 import random
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from typing import cast
 
 import msgspec
 
 from anabranch.core import frames
 from anabranch.core.ids import NodeId, StreamPart, part_key
-from anabranch.core.machine import Deliver, Effect, Event, Forward, Received, Send, Sizes
-from anabranch.core.messages import Probed, SlowDown, Status
+from anabranch.core.machine import Deliver, Effect, Event, Forward, LinkUp, Received, Send, Sizes
+from anabranch.core.messages import Bye, Meet, Probed, SlowDown, Status
 from anabranch.core.messages.links import MAX_PAUSE_MS
 from anabranch.core.messages.tracker import MAX_RTT_US
 from anabranch.core.peer import Peer
@@ -216,6 +217,88 @@ class Aloof(Misreporting, Silent):
         return [peer for peer in neighbours if peer not in self.fellows]
 
 
+# --- About neighbours, to be given others ----------------------------------------------------
+
+
+class Rejecting(Misreporting):
+    """Reports its farther neighbours as unreachable, to be given nearer ones."""
+
+    most: float = math.inf  # neighbours that it reports as unreachable
+
+    def __init__(
+        self, inner: Peer, rng: random.Random, fellows: Container[NodeId] = frozenset()
+    ) -> None:
+        super().__init__(inner, rng, fellows)
+        self.measured_us: dict[NodeId, int] = {}
+        self.rejected: dict[NodeId, None] = {}
+
+    def spoil(self, event: Event, effects: list[Effect]) -> list[Effect]:
+        """Measure every neighbour, and leave the rejected ones out of every status."""
+        if type(event) is LinkUp and event.rtt_s is not None:
+            self.measured_us[event.peer] = int(event.rtt_s * 1e6)
+        return super().spoil(event, effects)
+
+    def named(self, neighbours: Iterable[NodeId]) -> list[NodeId]:
+        """Return the neighbours that it keeps."""
+        present = list(neighbours)
+        return [peer for peer in present if not self.rejects(peer, present)]
+
+    def rejects(self, peer: NodeId, present: Sequence[NodeId]) -> bool:
+        """Decide about a neighbour; a decision stands."""
+        is_new = peer not in self.rejected
+        if is_new and len(self.rejected) < self.most and self.dislikes(peer, present):
+            self.rejected[peer] = None
+        return peer in self.rejected
+
+    def dislikes(self, peer: NodeId, present: Sequence[NodeId]) -> bool:
+        """Tell whether a neighbour is farther than a quarter of all nodes it has measured."""
+        known = sorted(self.measured_us.values())
+        return self.measured_us.get(peer, 0) > known[len(known) // 4]
+
+
+class RejectingOnce(Rejecting):
+    """Reports the first neighbour that it dislikes as unreachable, and no other."""
+
+    most = 1
+
+
+class Refusing(Rejecting):
+    """Claims its links with the neighbours that it rejects, but does not let them stand."""
+
+    def spoil(self, event: Event, effects: list[Effect]) -> list[Effect]:
+        """Meet no rejected neighbour, and part with those that it has met."""
+        parted: list[Effect] = []
+        for effect in effects:
+            if type(effect) is Send and type(effect.message) is Status:
+                status, present = effect.message, effect.message.neighbours
+                rejected = [peer for peer in present if self.rejects(peer, present)]
+                parted += [Send(peer, Bye(status.part)) for peer in rejected]
+        kept = [effect for effect in effects if not self._meets_rejected(effect)]
+        return super().spoil(event, kept) + parted
+
+    def named(self, neighbours: Iterable[NodeId]) -> list[NodeId]:
+        """Return all of them."""
+        return list(neighbours)
+
+    def _meets_rejected(self, effect: Effect) -> bool:
+        return type(effect) is Send and type(effect.message) is Meet and effect.to in self.rejected
+
+
+class Surrounding(Rejecting, Silent):
+    """Rejects every honest neighbour until it is next to a victim, and passes nothing on."""
+
+    victim: NodeId | None = None  # the experiment names it to all colluders
+
+    def dislikes(self, peer: NodeId, present: Sequence[NodeId]) -> bool:
+        """Tell whether a neighbour is neither the victim nor needed to stay next to it."""
+        is_there = self.victim is None or self.victim in present
+        return not is_there and peer not in self.fellows
+
+
+class SurroundingRefusing(Refusing, Surrounding):
+    """Does the same, but claims every link and does not let those with honest nodes stand."""
+
+
 BYZANTINE: dict[str, type[Byzantine]] = {
     "silent": Silent,
     "forging": Forging,
@@ -228,4 +311,9 @@ BYZANTINE: dict[str, type[Byzantine]] = {
     "flattering": Flattering,
     "clannish": Clannish,
     "aloof": Aloof,
+    "rejecting": Rejecting,
+    "rejecting-once": RejectingOnce,
+    "refusing": Refusing,
+    "surrounding": Surrounding,
+    "surrounding-refusing": SurroundingRefusing,
 }

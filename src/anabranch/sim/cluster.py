@@ -2,15 +2,17 @@
 
 import hashlib
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
+from anabranch.core.dial_checks import DialChecks
 from anabranch.core.identity import CheapKeys, Identity, KnownKeys, Signer, Verify
 from anabranch.core.ids import NodeId, StreamPart, show, stream_part
 from anabranch.core.machine import Draft, Machine, Publish, Retire, Subscribe, Unsubscribe
 from anabranch.core.messages import Contact
 from anabranch.core.overlay import DEFAULT_DEGREE, PartSettings
 from anabranch.core.peer import Peer
+from anabranch.core.reachability import Reachability
 from anabranch.core.tracker import Tracker
 from anabranch.overlays import OVERLAYS, TOPOLOGIES
 from anabranch.sim.byzantine import BYZANTINE, Byzantine
@@ -32,10 +34,12 @@ class Cluster:
         degree: int = DEFAULT_DEGREE,
         real_keys: bool = False,
         disguises: Mapping[int, str] = MappingProxyType({}),  # node: how it misbehaves
+        undialable: Collection[int] | None = None,  # nodes; None: none, and trackers do not check
     ) -> None:
         self.sim = sim
         self.degree = degree
         self._seed = seed
+        self._checks_dials = undialable is not None
         self._real_keys = real_keys
         self._cheap = CheapKeys()
         self._lives: dict[NodeId, int] = {}
@@ -57,6 +61,7 @@ class Cluster:
             if index in disguises:
                 self.disguised[node] = disguises[index]
             self.peers.append(sim.add(node, index, self._peer(node)))
+            self.peers[-1].dialable = index not in (undialable or ())
 
     @property
     def honest(self) -> list[SimNode]:
@@ -66,6 +71,12 @@ class Cluster:
     def degree_of(self, part: StreamPart) -> int:
         """Return how many neighbours a member of a part should have."""
         return self.degree
+
+    def placed_last(self, part: StreamPart) -> set[NodeId]:
+        """Return the nodes that a tracker leaves with empty slots, since they had many disputes."""
+        machines = [node.machine for node in self.trackers if node.alive]
+        trackers = [m for m in machines if isinstance(m, Tracker)]
+        return {node for tracker in trackers for node in tracker.placed_last(part)}
 
     def members(self, part: StreamPart) -> list[SimNode]:
         """Return the honest peers that have a place in a part: here, all of them."""
@@ -133,11 +144,24 @@ class Cluster:
 
     def _peer(self, node: NodeId) -> Machine:
         rng = self._rng(node)
+        address, reachability = "", None
+        if self._checks_dials:
+            address = f"sim://{node.hex()}:1"
+            trackers = [contact.node for contact in self._contacts]
+            reachability = Reachability(address, is_given=True, trackers=lambda: trackers)
         peer = Peer(
-            self._signers[node], self._verify(), self._directory, OVERLAYS, rng, rng.randbytes
+            self._signers[node],
+            self._verify(),
+            self._directory,
+            OVERLAYS,
+            rng,
+            rng.randbytes,
+            address,
+            reachability=reachability,
         )
         kind = self.disguised.get(node)
         return BYZANTINE[kind](peer, rng, self.disguised) if kind else peer
 
     def _tracker(self, node: NodeId) -> Machine:
-        return Tracker(node, self._directory, self._rng(node), TOPOLOGIES)
+        checks = DialChecks() if self._checks_dials else None
+        return Tracker(node, self._directory, self._rng(node), TOPOLOGIES, checks=checks)

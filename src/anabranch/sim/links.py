@@ -4,7 +4,16 @@ from collections.abc import Callable
 from typing import Protocol
 
 from anabranch.core.ids import NodeId
-from anabranch.core.machine import Congested, Event, LinkDown, LinkUp, Machine, Writable
+from anabranch.core.machine import (
+    Congested,
+    DialCheck,
+    DialChecked,
+    Event,
+    LinkDown,
+    LinkUp,
+    Machine,
+    Writable,
+)
 from anabranch.sim.network import LOW_MARK_PACKETS, LOW_MARK_S, Lane, SimNode, Underlay
 from anabranch.traces.recorder import Recorder
 
@@ -53,13 +62,28 @@ class Links:
         def answer() -> None:
             if not node.alive or node.machine is not machine or peer in node.lanes:
                 return
-            if other.side != node.side:
+            if other.side != node.side or not other.dialable:
                 late = world.now + DIAL_TIMEOUT_S
                 world.at(late, lambda: self._dial_failed(node, machine, peer, "timeout"))
             elif not other.alive:
                 self._dial_failed(node, machine, peer, "refused")
             else:
                 self._open(node, other)
+
+        world.at(world.now + HANDSHAKE_TRIPS * trip_s, answer)
+
+    def check(self, node: SimNode, check: DialCheck) -> None:
+        """Let a tracker dial a node to see whether it answers; a DialChecked tells."""
+        world, machine = self._world, node.machine
+        other = world.nodes.get(check.peer)
+        trip_s = 0.0 if other is None else self._underlay.delay_s(node.place, other.place)
+
+        def answer() -> None:
+            reached = (
+                other is not None and other.alive and other.dialable and other.side == node.side
+            )
+            if node.machine is machine:
+                world.tell(node, DialChecked(check.peer, check.address, reached))
 
         world.at(world.now + HANDSHAKE_TRIPS * trip_s, answer)
 
@@ -123,7 +147,8 @@ class Links:
             self._linked(node, peer, True, "")
             if self.recorder is not None:
                 self.recorder.rtt(self._world.now, node.id, peer, rtt_s)
-            self._world.tell(node, LinkUp(peer, rtt_s))
+            host = peer.hex() if node is b else ""
+            self._world.tell(node, LinkUp(peer, rtt_s, host))
 
     def _close(self, lane: Lane, after_s: float, reason: str) -> None:
         """End both lanes now, and let the far end notice after a while."""

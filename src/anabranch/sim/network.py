@@ -96,6 +96,7 @@ class SimNode:
         "alive",
         "armed_at",
         "busy_until",
+        "dialable",
         "disk",
         "id",
         "lanes",
@@ -112,6 +113,7 @@ class SimNode:
         self.place = place
         self.machine = machine
         self.alive = True
+        self.dialable = True
         self.side = 0  # of a partition
         self.lanes: dict[NodeId, Lane] = {}
         self.armed_at: float | None = None

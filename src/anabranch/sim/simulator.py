@@ -18,6 +18,7 @@ from anabranch.core.machine import (
     Connect,
     Copies,
     Deliver,
+    DialCheck,
     Disconnect,
     Drained,
     Dropped,
@@ -258,6 +259,8 @@ class Simulator:
             self._links.dial(node, effect.peer)
         elif type(effect) is Disconnect:
             self._links.hang_up(node, effect.peer, effect.reason)
+        elif type(effect) is DialCheck:
+            self._links.check(node, effect)
         elif type(effect) is Published:
             self._publish(node, effect.head, effect.frame)
         elif type(effect) is Outcome:

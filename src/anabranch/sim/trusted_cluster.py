@@ -115,6 +115,13 @@ class TrustedCluster(Cluster):
         state = self.view(node, part.stream)
         return state is not None and state.may(self.user(node), right, self.sim.now)
 
+    def placed_last(self, part: StreamPart) -> set[NodeId]:
+        """Return the nodes that a tracker leaves with empty slots, since they had many disputes."""
+        machines = [node.machine for node in self.trackers if node.alive]
+        inner = [m.inner if isinstance(m, Lying) else m for m in machines]
+        trackers = [m.tracker for m in inner if isinstance(m, TrackerNode)]
+        return {node for tracker in trackers for node in tracker.placed_last(part)}
+
     def degree_of(self, part: StreamPart) -> int:
         """Return how many neighbours a member of a part should have, as the registry has it."""
         state = self.history(self.honest_trackers[0], part.stream).state

@@ -51,15 +51,18 @@ from anabranch.core.messages.tracker import (
     Contact,
     Instruction,
     Leave,
+    Listening,
     Probe,
     Probed,
     Refused,
     Report,
+    Seen,
     Status,
 )
 
 AboutTrackers = Status | Instruction | Leave | Report | Refused | Probe | Probed
 AboutParts = Meet | Bye | SlowDown | StorageSlowDown | Got | AboutTrackers
+AboutDialling = Listening | Seen
 AboutKeys = KeyRequest | KeyAnswer
 AboutRegistry = (
     ReadChain
@@ -90,6 +93,7 @@ AboutStorage = (
 )
 Small = (
     AboutParts
+    | AboutDialling
     | AboutKeys
     | AboutRegistry
     | Introduce
@@ -109,6 +113,7 @@ Control = Small | Bulk
 
 __all__ = [
     "AboutComparison",
+    "AboutDialling",
     "AboutKeys",
     "AboutParts",
     "AboutRegistry",
@@ -144,6 +149,7 @@ __all__ = [
     "Leave",
     "ListChains",
     "ListHeads",
+    "Listening",
     "Meet",
     "Probe",
     "Probed",
@@ -153,6 +159,7 @@ __all__ = [
     "Report",
     "Resend",
     "Resent",
+    "Seen",
     "SlowDown",
     "Small",
     "Status",

@@ -38,6 +38,7 @@ class Status(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     neighbours: Nodes = ()
     rtts_us: Annotated[tuple[RttUs, ...], msgspec.Meta(max_length=MAX_NEIGHBOURS)] = ()
     address: Address = ""
+    dialable: bool = True  # whether others can dial it, as far as it knows
 
 
 class Instruction(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=17):
@@ -96,3 +97,20 @@ class Probed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     part: StreamPart
     node: Node
     rtt_us: RttUs = 0
+
+
+class Listening(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=23):
+    """A node's request to a tracker: dial me at this address, and tell me whether you could."""
+
+    address: Address
+
+
+class Seen(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=24):
+    """A tracker's answer: the host of the node's link, and whether it could dial the address.
+
+    The host is empty where it is unknown, or that of a proxy.
+    """
+
+    host: Address
+    address: Address
+    dialable: bool

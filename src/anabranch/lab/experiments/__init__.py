@@ -4,6 +4,7 @@ from anabranch.lab.experiment import Experiment
 from anabranch.lab.experiments import (
     aws16,
     churn,
+    complaints,
     diameter,
     emulation,
     fairness,
@@ -28,6 +29,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         emulation.EXPERIMENT,
         resilience.EXPERIMENT,
         fairness.EXPERIMENT,
+        complaints.EXPERIMENT,
         churn.EXPERIMENT,
     )
 }

@@ -4,6 +4,7 @@ A transport proves who is at the other end before it speaks of a link, and keeps
 to a node. It never reads the machine and the machine never sees it: the driver stands between.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 from anabranch.core.ids import NodeId
@@ -20,6 +21,7 @@ class Link(Protocol):
 
     peer: NodeId
     rtt_s: float | None
+    host: str  # the IP address from which the peer dialled; empty if this side dialled
 
     def send(self, *packets: bytes) -> None:
         """Queue packets; all that is queued in one turn of the loop leaves in one write."""
@@ -57,6 +59,7 @@ class Transport(Protocol):
     """A way to reach other nodes."""
 
     address: str  # where others dial us; empty if nobody can
+    is_address_given: bool  # by the operator, to be dialled as it is
 
     async def start(self, owner: LinkOwner) -> None:
         """Begin to listen, and to tell `owner`."""
@@ -71,6 +74,12 @@ class Transport(Protocol):
         """Let what is queued leave now, and not only in the loop's next turn.
 
         It saves a single packet a delay; where packets come thick, they still leave together.
+        """
+
+    def check(self, peer: NodeId, address: str, done: Callable[[bool], None]) -> None:
+        """Tell whether `peer` proves itself at an address; `done` is called after this returns.
+
+        It makes no link, and a link that stands with `peer` is left as it is.
         """
 
     async def find(self, address: str) -> NodeId:

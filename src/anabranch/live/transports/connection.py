@@ -110,7 +110,7 @@ class Connection(WSListener):
         *("_asked", "_asked_at", "_buffered_bytes", "_flush_due", "_full", "_is_paused", "_keeper"),
         *("_loop", "_mac", "_opening", "_queue", "_queued_bytes", "_samples", "_silent_ticks"),
         *("_socket",),
-        *("dial", "peer", "rtt_s", "stage", "ticks", "wire"),
+        *("dial", "host", "peer", "rtt_s", "stage", "ticks", "wire"),
     )
 
     def __init__(
@@ -122,6 +122,7 @@ class Connection(WSListener):
     ) -> None:
         self.peer = NodeId(b"")  # until it has proved itself
         self.rtt_s: float | None = None
+        self.host = ""  # from which the peer dialled
         self.stage = Stage.OPENING
         self.wire = wire
         self.dial = dial  # of ours, which this connection serves
@@ -381,6 +382,7 @@ class Connection(WSListener):
             return
         self.rtt_s = time.perf_counter() - self._asked_at
         self.peer = opening.admit(payload, self._keeper.verify)
+        self.host = self.wire.remote_host()
         self._enter(Stage.PROVED)
         self._keeper.proved(self)
 

@@ -43,7 +43,7 @@ class DelayedLink:
     """A link to a node that seems far away."""
 
     def __init__(self, home: "DelayedTransport", below: Link, way: Way) -> None:
-        self.peer = below.peer
+        self.peer, self.host = below.peer, below.host
         self.way = way
         self.rtt_s = None if below.rtt_s is None else below.rtt_s + way.round_trip_s
         self.newest_at = 0.0  # when the last of what is on its way arrives
@@ -80,6 +80,7 @@ class DelayedTransport:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.address = ""
+        self.is_address_given = below.is_address_given
         self._below = below
         self._ways = ways
         self._clock = clock
@@ -107,6 +108,10 @@ class DelayedTransport:
             self._dials.add(peer)
             at = self._clock() + OPENING_ROUND_TRIPS * way.round_trip_s
             self._hold(at, lambda: self._reach(peer, address))
+
+    def check(self, peer: NodeId, address: str, done: Callable[[bool], None]) -> None:
+        """Tell whether `peer` proves itself at an address, at once."""
+        self._below.check(peer, address, done)
 
     def hasten(self) -> None:
         """Let what is queued leave now."""

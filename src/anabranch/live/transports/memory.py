@@ -39,6 +39,7 @@ class MemoryLink:
         self.rtt_s: float | None = home.delay_to(peer) + home.hub.transports[peer].delay_to(
             home.node
         )
+        self.host = ""
         self.other: MemoryLink | None = None  # the other end, once both stand
         self._home = home
         self._loop = asyncio.get_running_loop()
@@ -115,6 +116,7 @@ class MemoryTransport:
         self.node = node
         self.hub = hub
         self.address = ""
+        self.is_address_given = True
         self.links: dict[NodeId, MemoryLink] = {}
         self._delay = delay_s
         self._dials: dict[NodeId, asyncio.TimerHandle] = {}
@@ -137,6 +139,11 @@ class MemoryTransport:
         if peer not in self.links and peer not in self._dials:
             loop, delay = asyncio.get_running_loop(), 2 * self.delay_to(peer)
             self._dials[peer] = loop.call_later(delay, self._arrive, peer, address)
+
+    def check(self, peer: NodeId, address: str, done: Callable[[bool], None]) -> None:
+        """Tell whether `peer` is at an address."""
+        reached = _node_at(address) == peer and peer in self.hub.transports
+        asyncio.get_running_loop().call_soon(done, reached)
 
     def hasten(self) -> None:
         """Nothing is gained here: what is queued is under way in the loop's next turn."""

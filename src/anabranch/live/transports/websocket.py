@@ -4,8 +4,10 @@ import asyncio
 import errno
 import os
 import ssl as tls
+from collections.abc import Callable
 
 from picows import WSCloseCode
+from picows.url import WSParsedURL
 
 from anabranch.core.encryption import Entropy
 from anabranch.core.errors import LocalError
@@ -16,6 +18,7 @@ from anabranch.core.messages.tracker import MAX_ADDRESS_LENGTH
 from anabranch.live.address import MAX_PORT
 from anabranch.live.descriptors import current_limit, fit
 from anabranch.live.transports import LinkOwner, TransportError
+from anabranch.live.transports.checks import Check
 from anabranch.live.transports.connection import Connection
 from anabranch.live.transports.dials import CROSSED, Dial, connect, explain, read_address
 from anabranch.live.transports.limits import Admission, Limits, is_within, place_of
@@ -49,6 +52,7 @@ class WebSocketTransport:
     ) -> None:
         _check(network, host, port, advertise)
         self.address = ""
+        self.is_address_given = advertise is not None
         self.port = 0  # where we listen, whatever address others know us by
         self._identity = identity
         self._network = network
@@ -112,6 +116,17 @@ class WebSocketTransport:
             raise TransportError(explain(reason, address, self._network, self._timing.dial_s))
         assert dial.peer is not None
         return dial.peer
+
+    def check(self, peer: NodeId, address: str, done: Callable[[bool], None]) -> None:
+        """Tell whether `peer` proves itself at an address, without a link."""
+        url = read_address(address)
+        if url is None or self._stopping:
+            asyncio.get_running_loop().call_soon(done, False)
+            return
+        check = Check(self._timing, self._links.verify, done)
+        task = asyncio.create_task(self._check(check, peer, url))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def stop(self) -> None:
         """Send what is queued, within a bounded time, and end every link; the owner is not told."""
@@ -233,6 +248,22 @@ class WebSocketTransport:
                 wire.discard()
         if reason:
             self._links.settle(dial, reason)
+
+    async def _check(self, check: Check, peer: NodeId, url: WSParsedURL) -> None:
+        opening = Dialling(self._identity, self._network, self._entropy, peer)
+        wire = Wire(
+            *(self, lambda wire: check.connection(wire, opening), self._timing.dial_s),
+            *(url.netloc, url.resource_name),
+        )
+        try:
+            async with asyncio.timeout(self._timing.dial_s):
+                if await connect(wire, url, self._client_ssl):
+                    check.settle(False)
+        except TimeoutError:
+            check.settle(False)
+        finally:
+            if wire.listener is None:
+                wire.discard()
 
     def _tick(self) -> None:
         loop = asyncio.get_running_loop()

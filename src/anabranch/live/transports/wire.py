@@ -117,6 +117,11 @@ class Wire(WSProtocol):  # type: ignore[misc]
         name = self.transport.underlying_transport.get_extra_info("peername")
         return name[0] if name else None
 
+    def remote_host(self) -> str:
+        """Return the other end's IP address as it is written in an address; empty if unknown."""
+        address = (self.remote_address() or "").partition("%")[0]
+        return address.removeprefix("::ffff:") if "." in address else address
+
     def abort(self) -> None:
         """Drop the socket and what waits in it."""
         if self.transport is not None:
