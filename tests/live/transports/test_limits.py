@@ -2,7 +2,7 @@
 
 import pytest
 
-from anabranch.live.transports.limits import Admission, Limits, place_of
+from anabranch.live.transports.limits import Admission, Limits, is_within, parse_prefix, place_of
 
 
 def admitted(admission: Admission, place: str, count: int, now: float = 0.0) -> int:
@@ -76,3 +76,11 @@ def test_idle_addresses_are_forgotten_and_busy_ones_are_not() -> None:
 )
 def test_an_address_counts_as_its_network(address: str, place: str) -> None:
     assert place_of(address) == place
+
+
+@pytest.mark.parametrize(
+    ("address", "within"),
+    [("10.1.2.3", True), ("::ffff:10.1.2.3", True), ("11.0.0.1", False), ("localhost", False)],
+)
+def test_an_address_is_within_a_prefix_and_a_host_name_never(address: str, within: bool) -> None:
+    assert is_within(address, [parse_prefix("10.0.0.0/8")]) == within
