@@ -6,22 +6,22 @@ LINKS = (
     Mutant(
         "the dialler checks the acceptor",
         "anabranch.core.handshake:Dialling.prove",
-        "if not verify(welcome.node, signed, welcome.signature):",
-        "if not signed:",
+        "if not verify(welcome.node, digest(_ACCEPTOR, hello, *theirs), welcome.signature):",
+        "if not theirs:",
         ("tests/core/test_handshake.py::test_a_welcome_by_another_key_is_refused",),
     ),
     Mutant(
         "handshake signatures cover both nonces",
         "anabranch.core.handshake:digest",
-        "for field in (_DOMAIN, role, hello.network, hello.node, acceptor, hello.nonce, nonce):",
-        "for field in (_DOMAIN, role, hello.network, hello.node, acceptor, hello.nonce):",
+        "both = (hello.network, hello.node, acceptor, hello.nonce, nonce, hello.key, key)",
+        "both = (hello.network, hello.node, acceptor, hello.nonce, hello.key, key)",
         ("tests/core/test_handshake.py::test_what_was_said_once_cannot_be_said_again",),
     ),
     Mutant(
         "handshake signatures cover the role",
         "anabranch.core.handshake:digest",
-        "for field in (_DOMAIN, role, hello.network, hello.node, acceptor, hello.nonce, nonce):",
-        "for field in (_DOMAIN, hello.network, hello.node, acceptor, hello.nonce, nonce):",
+        "for field in (_DOMAIN, role, *both):",
+        "for field in (_DOMAIN, *both):",
         ("tests/core/test_handshake.py::test_no_two_openings_share_a_digest",),
     ),
     Mutant(
@@ -172,7 +172,7 @@ LINKS = (
     ),
     Mutant(
         "connections of an address come at a rate",
-        "anabranch.live.transports.limits:Admission.admit",
+        "anabranch.live.transports.limits:Admission._has_room",
         "if entry.tokens < 1 or entry.pending >= limits.pending_per_address:",
         "if entry.pending >= limits.pending_per_address:",
         (
@@ -181,9 +181,9 @@ LINKS = (
     ),
     Mutant(
         "links of an address are bounded",
-        "anabranch.live.transports.limits:Admission.admit",
-        "if entry.links >= limits.links_per_address:",
-        "if entry.links < 0:",
+        "anabranch.live.transports.limits:Admission._has_room",
+        "return entry.links < limits.links_per_address",
+        "return entry.links >= 0",
         ("tests/live/transports/test_limits.py::test_links_of_one_address_are_bounded",),
     ),
     Mutant(
