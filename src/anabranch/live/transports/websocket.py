@@ -14,11 +14,12 @@ from anabranch.core.errors import LocalError
 from anabranch.core.handshake import NETWORK_BYTES, Accepting, Dialling
 from anabranch.core.identity import Identity
 from anabranch.core.ids import NodeId
+from anabranch.core.machine import DialCheck
 from anabranch.core.messages.tracker import MAX_ADDRESS_LENGTH
 from anabranch.live.address import MAX_PORT
 from anabranch.live.descriptors import current_limit, fit
 from anabranch.live.transports import LinkOwner, TransportError
-from anabranch.live.transports.checks import Check
+from anabranch.live.transports.checks import Check, Targets
 from anabranch.live.transports.connection import Connection
 from anabranch.live.transports.dials import CROSSED, Dial, connect, explain, read_address
 from anabranch.live.transports.limits import Admission, Limits, is_within, place_of
@@ -117,14 +118,13 @@ class WebSocketTransport:
         assert dial.peer is not None
         return dial.peer
 
-    def check(self, peer: NodeId, address: str, done: Callable[[bool], None]) -> None:
-        """Tell whether `peer` proves itself at an address, without a link."""
-        url = read_address(address)
+    def check(self, check: DialCheck, done: Callable[[bool], None]) -> None:
+        """Tell whether a node proves itself at an address, without a link."""
+        url = read_address(check.address)
         if url is None or self._stopping:
             asyncio.get_running_loop().call_soon(done, False)
             return
-        check = Check(self._timing, self._links.verify, done)
-        task = asyncio.create_task(self._check(check, peer, url))
+        task = asyncio.create_task(self._check(check, url, done))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -249,18 +249,23 @@ class WebSocketTransport:
         if reason:
             self._links.settle(dial, reason)
 
-    async def _check(self, check: Check, peer: NodeId, url: WSParsedURL) -> None:
-        opening = Dialling(self._identity, self._network, self._entropy, peer)
+    async def _check(
+        self, check: DialCheck, url: WSParsedURL, done: Callable[[bool], None]
+    ) -> None:
+        owner = Check(self._timing, self._links.verify, done)
+        opening = Dialling(self._identity, self._network, self._entropy, check.peer)
         wire = Wire(
-            *(self, lambda wire: check.connection(wire, opening), self._timing.dial_s),
+            *(self, lambda wire: owner.connection(wire, opening), self._timing.dial_s),
             *(url.netloc, url.resource_name),
         )
+        targets = Targets(check, self.port, self._limits.trusted)
         try:
             async with asyncio.timeout(self._timing.dial_s):
-                if await connect(wire, url, self._client_ssl):
-                    check.settle(False)
+                ip = await targets.resolve(url.host, url.port)
+                if ip is None or await connect(wire, url, self._client_ssl, ip):
+                    owner.settle(False)
         except TimeoutError:
-            check.settle(False)
+            owner.settle(False)
         finally:
             if wire.listener is None:
                 wire.discard()
