@@ -173,8 +173,8 @@ LINKS = (
     Mutant(
         "connections of an address come at a rate",
         "anabranch.live.transports.limits:Admission._has_room",
-        "if entry.tokens < 1 or entry.pending >= limits.pending_per_address:",
-        "if entry.pending >= limits.pending_per_address:",
+        "if entry.tokens < 1 or entry.links >= limits.links_per_address:",
+        "if entry.links >= limits.links_per_address:",
         (
             "tests/live/transports/test_limits.py::test_connections_come_in_bursts_and_then_at_a_rate",
         ),
@@ -182,15 +182,15 @@ LINKS = (
     Mutant(
         "links of an address are bounded",
         "anabranch.live.transports.limits:Admission._has_room",
-        "return entry.links < limits.links_per_address",
-        "return entry.links >= 0",
+        "if entry.tokens < 1 or entry.links >= limits.links_per_address:",
+        "if entry.tokens < 1:",
         ("tests/live/transports/test_limits.py::test_links_of_one_address_are_bounded",),
     ),
     Mutant(
         "connections of all are bounded",
         "anabranch.live.transports.limits:Admission.admit",
-        "if self.pending >= limits.pending or self.links >= limits.links:",
-        "if self.links >= limits.links:",
+        "if self.pending >= limits.pending and not evict(None):",
+        "if self.pending < 0:",
         ("tests/live/transports/test_limits.py::test_all_together_are_bounded",),
     ),
     Mutant(

@@ -119,8 +119,8 @@ SECURITY = (
     Mutant(
         "connections of an address are bounded",
         "anabranch.live.transports.limits:Admission._has_room",
-        "if entry.tokens < 1 or entry.pending >= limits.pending_per_address:",
-        "if entry.tokens < 1:",
+        "return entry.pending < limits.pending_per_address or evict(place)",
+        "return bool(evict)",
         ("tests/scenarios/test_attack_nodes.py::test_floods_of_handshakes",),
         row=Row(
             SOMEBODY_WITHOUT_RIGHTS,

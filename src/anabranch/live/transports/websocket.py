@@ -66,6 +66,7 @@ class WebSocketTransport:
         self.hasten = self._links.hasten  # without a call between: single packets ask for it
         self._admission = Admission(limits)
         self._wires: set[Wire] = set()
+        self._pending: dict[str, dict[Wire, None]] = {}  # by place, the oldest first
         self._refusing: set[Wire] = set()  # over a limit; told so when they ask
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
@@ -162,8 +163,10 @@ class WebSocketTransport:
             return
         place = place_of(address)
         is_proxy = is_within(address, self._limits.trusted)
-        if self._admission.admit(place, asyncio.get_running_loop().time(), is_proxy):
+        now = asyncio.get_running_loop().time()
+        if self._admission.admit(place, now, is_proxy, self._evict):
             wire.place = place
+            self._pending.setdefault(place, {})[wire] = None
         elif len(self._refusing) < self._limits.refusals:
             self._refusing.add(wire)
         else:
@@ -172,6 +175,7 @@ class WebSocketTransport:
     def proved(self, wire: Wire) -> None:
         """Who came to us has shown whose key it holds."""
         if wire.place is not None:
+            self._forget_pending(wire, wire.place)
             self._admission.prove(wire.place)
 
     def gone(self, wire: Wire) -> None:
@@ -179,11 +183,32 @@ class WebSocketTransport:
         self._wires.discard(wire)
         self._refusing.discard(wire)
         if wire.place is not None:
+            self._forget_pending(wire, wire.place)
             self._admission.release(wire.place, wire.proved)
         if not self._wires and self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)
 
     # --- Inside ---------------------------------------------------------------------------
+
+    def _evict(self, place: str | None) -> bool:
+        """End the oldest unproved connection of a place, or of the one that has most of them."""
+        if place is None:
+            place = max(self._pending, key=lambda each: len(self._pending[each]), default="")
+        wire = next(iter(self._pending.get(place, ())), None)
+        if wire is None:
+            return False
+        self._forget_pending(wire, place)
+        self._admission.release(place, proved=False)
+        wire.place = None
+        wire.abort()
+        return True
+
+    def _forget_pending(self, wire: Wire, place: str) -> None:
+        pending = self._pending.get(place)
+        if pending is not None:
+            pending.pop(wire, None)
+            if not pending:
+                del self._pending[place]
 
     async def _listen(self, host: str) -> None:
         loop = asyncio.get_running_loop()
