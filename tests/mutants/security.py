@@ -109,8 +109,8 @@ SECURITY = (
     Mutant(
         "the acceptor checks the dialler",
         "anabranch.core.handshake:Accepting.admit",
-        "if not verify(hello.node, signed, proof.signature):",
-        "if not signed:",
+        "if not verify(hello.node, digest(_DIALLER, hello, *self._ours), proof.signature):",
+        "if not hello:",
         ("tests/scenarios/test_attack_publishing.py::test_a_stolen_name_of_a_node",),
         row=Row(
             SOMEBODY_WITHOUT_RIGHTS, "opens a link in another node's name", "the link does not open"
@@ -118,9 +118,9 @@ SECURITY = (
     ),
     Mutant(
         "connections of an address are bounded",
-        "anabranch.live.transports.limits:Admission.admit",
-        "if entry.tokens < 1 or entry.pending >= limits.pending_per_address:",
-        "if entry.tokens < 1:",
+        "anabranch.live.transports.limits:Admission._has_room",
+        "return entry.pending < limits.pending_per_address or evict(place)",
+        "return bool(evict)",
         ("tests/scenarios/test_attack_nodes.py::test_floods_of_handshakes",),
         row=Row(
             SOMEBODY_WITHOUT_RIGHTS,
@@ -320,9 +320,9 @@ SECURITY = (
     ),
     Mutant(
         "a link counts if both ends report it",
-        "anabranch.core.tracked:TrackedPart.take_over",
-        "reports_it = other is not None and node in other.reported",
-        "reports_it = other is not None",
+        "anabranch.core.tracked:TrackedPart.is_reported",
+        "return b in self.nodes[a].reported and a in self.nodes[b].reported",
+        "return b in self.nodes[a].reported",
         (
             "tests/core/test_tracker_lies.py::test_a_link_that_only_one_end_reports_is_not_taken_over",
         ),
@@ -474,7 +474,7 @@ SECURITY = (
     ),
     Mutant(
         "receipts are signed by the storage node",
-        "anabranch.core.receipts:Receipts.receive",
+        "anabranch.core.receipts:Receipts._acknowledged",
         "check_receipt(self._network, part, self._verify, sender, message)",
         "assert self._verify",
         ("tests/core/test_receipts.py::test_a_false_word_costs_the_link_and_counts_for_nothing",),

@@ -39,6 +39,24 @@ def test_all_together_are_bounded() -> None:
     assert admission.admit("new", 0.0)
 
 
+def test_full_places_are_told_whose_connection_has_to_make_room() -> None:
+    admission = Admission(Limits(pending=3, pending_per_address=2))
+    asked: list[str | None] = []
+
+    def evict(place: str | None) -> bool:
+        asked.append(place)
+        admission.release("a", proved=False)
+        return True
+
+    assert admitted(admission, "a", 2) == 2
+    assert admission.admit("a", 0.0, evict=evict)
+    assert asked == ["a"]
+    assert admission.admit("b", 0.0, evict=evict)
+    assert admission.admit("c", 0.0, evict=evict)
+    assert asked == ["a", None]
+    assert admission.pending == 3
+
+
 def test_connections_come_in_bursts_and_then_at_a_rate() -> None:
     admission = Admission(Limits(burst=5, per_s=2.0, pending_per_address=1_000))
     assert admitted(admission, "a", 20, now=0.0) == 5
