@@ -31,6 +31,7 @@ from anabranch.live.leaving import CLOSE_WAIT_S
 from anabranch.live.loop import ending, run
 from anabranch.live.message import MessageId
 from anabranch.live.metrics import cpu_ms
+from anabranch.live.node import DATA_FOLDER
 from anabranch.live.stream import Stream
 
 IN_FLIGHT = 2_000  # lines that have been read and have no outcome yet
@@ -82,17 +83,19 @@ def publish(
             network.node.watch(_say_unstored)
             opened = await network.stream(stream)
             publisher = _Publisher(opened, key_field, message_key, partition, stored)
+            wrong: LocalError | None = None
             if message is not None:
                 content = _parse(message, text, "the message")
                 await publisher.publish_one(content, ids, as_json)
             else:
                 try:
                     await publisher.publish_lines(text, ids, as_json)
-                except LocalError:  # in a line: what stands before it is published
-                    await publisher.leave(network, close_wait)
-                    raise
+                except LocalError as error:  # in a line: what stands before it is published
+                    wrong = error
             seconds = round(time.perf_counter() - began, 3)
             row = await publisher.leave(network, close_wait)
+            if wrong is not None:
+                raise wrong
             return {**row, "seconds": seconds, "cpu_ms": cpu_ms()}
 
     _check_choice(key_field, message_key, partition)
@@ -113,7 +116,7 @@ def _sum_up(row: dict[str, Any], several: bool, as_json: bool) -> None:
 
 
 def _say_unstored(notice: Notice) -> None:
-    if notice.kind in (UNSTORED, STORED_AGAIN, "data-folder"):
+    if notice.kind in (UNSTORED, STORED_AGAIN, DATA_FOLDER):
         typer.echo(f"{notice.kind}: {notice.detail} {notice.part or ''}".rstrip(), err=True)
 
 
