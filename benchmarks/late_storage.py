@@ -27,6 +27,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -103,14 +104,12 @@ def late_place(run: int, index: int) -> int:
     return 100 * (run + 1) + index
 
 
-def late_names(local: LocalNetwork, run: int, count: int) -> list[str]:
-    """Return the addresses of storage nodes that have never run."""
-    names = []
-    for index in range(count):
-        folder = local.folder / f"storage-{late_place(run, index)}"
-        folder.mkdir()
-        names.append(show(load_or_make_key(folder / KEY_FILE).node))
-    return names
+def names(local: LocalNetwork, places: Iterable[int]) -> list[str]:
+    """Return the addresses of storage nodes, which may never have run."""
+    folders = [local.folder / f"storage-{place}" for place in places]
+    for folder in folders:
+        folder.mkdir(exist_ok=True)
+    return [show(load_or_make_key(folder / KEY_FILE).node) for folder in folders]
 
 
 async def measure(
@@ -119,11 +118,12 @@ async def measure(
     """Publish while the storage nodes are away; return what became of the messages."""
     nodes = list(local.storage)
     count = len(nodes)
-    named: int | list[str] = late_names(local, run, count) if way == "late" else count
+    is_late = way == "late"
+    places = [late_place(run, index) if is_late else index for index in range(count)]
     if way == "stopped":
         await away(nodes, way)
     stream = await network.create_stream(
-        f"late/{run}", partitions=partitions, storage=named, public=["subscribe"]
+        f"late/{run}", partitions=partitions, storage=names(local, places), public=["subscribe"]
     )
     if way != "stopped":
         await asyncio.sleep(1.0)
@@ -160,7 +160,7 @@ async def measure(
     has_said = (said["published"], said["not_stored"], exit_code) == (messages, left, int(left > 0))
     is_kept = again.get("not_stored", 0) == 0 and found == (0 if way == "lost" else messages)
     row["ok"] = has_said and is_kept
-    if way == "late":  # the streams that follow name the others
+    if is_late:  # the streams that follow name the others
         await asyncio.gather(*(node.stop() for node in nodes))
         local.storage = [each for each in local.storage if each not in nodes]
     return row
