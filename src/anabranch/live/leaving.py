@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from anabranch.core.ids import StreamPart
 from anabranch.core.unstored import Unstored
+from anabranch.live.data_folder import DataFolder
 from anabranch.live.errors import NotStored
 
 CLOSE_WAIT_S = 10.0
@@ -31,21 +32,27 @@ def note_wait(network: bytes, is_stored: bool) -> None:
         _away[network] = None
 
 
-def not_stored(left: Mapping[StreamPart, Unstored], folder: str) -> NotStored:
+def not_stored(left: Mapping[StreamPart, Unstored], folder: DataFolder | None) -> NotStored:
     """Say what a node leaves behind that is not stored; `folder` is its data folder, if any."""
     streams: dict[str, int] = {}
     kept = 0
     for part, unstored in left.items():
         streams.setdefault(part.stream, 0)
         streams[part.stream] += unstored.waiting + unstored.given_up
-        kept += unstored.waiting if folder else 0
+        kept += unstored.waiting
     count = sum(streams.values())
     text = f"{count} messages are not known to be stored ({_listed(streams)}): "
-    if kept:
+    if folder is not None and folder.loss:
+        text += f"{folder.loss}; "
+    if folder is not None and folder.problem:
+        text += f"the newest are not in a folder either, since {folder.problem}"
+    elif folder is not None and kept:
         text += (
-            f"{kept} of them are kept in {folder}, and are offered to the storage nodes again by "
-            "the next process that uses this folder"
+            f"{kept} of them are kept in {folder.path}, and are offered to the storage nodes again "
+            "by the next process that uses this folder"
         )
+    elif folder is not None and folder.loss:
+        text += "all others are stored"
     else:
         text += (
             "their storage nodes are away, or do not follow; start them before you publish, wait "

@@ -61,6 +61,9 @@ from anabranch.live.subscriptions import Subscriptions
 from anabranch.live.transports import Transport
 
 LOOK_EVERY_S = 0.1  # whether others still need us
+FOLDER_RETRY_S = 5.0  # until a data folder that failed is written again
+
+DATA_FOLDER = "data-folder"  # kind of notices
 
 
 class Node:
@@ -97,7 +100,7 @@ class Node:
         self._unstored_bytes = unstored_bytes
         self._confirm_within_s = confirm_within_s
         self._folder = folder
-        self._is_folder_told = False
+        self._folder_retry_at: float | None = None  # None: it can be written
         self._all_stored: asyncio.Future[None] | None = None  # while we wait for it
         self.left_unstored: dict[StreamPart, Unstored] = {}  # when we left
         self._watchers: list[Callable[[Notice], None]] = []
@@ -186,6 +189,7 @@ class Node:
             )
             self.observer.unstored = self.unstored
             self.observer.registry_age_s = self.registry_age_s
+            self._count_damaged()
             self._questions = Questions(self.registry, self.driver.feed, self._streams)
             self.driver.attach(self.peer)
             await self.follow(NETWORK)
@@ -270,7 +274,8 @@ class Node:
         self._subscriptions.wake()
         if self._folder is not None:
             self._folder.commit()
-            self._see_folder(self._folder)
+            if self._folder.problem:
+                self._retry_folder(self._folder)
         if self._all_stored is not None and not self._unstored.messages:
             self.wait_no_longer()
 
@@ -286,11 +291,23 @@ class Node:
         if self._folder is not None:
             self._folder.forget(effect)
 
-    def _see_folder(self, folder: DataFolder) -> None:
-        """Say once that the folder cannot be written any more: memory still holds the frames."""
-        if folder.problem and not self._is_folder_told:
-            self._is_folder_told = True
-            self._notice(Notice(None, "data-folder", folder.problem))
+    def _retry_folder(self, folder: DataFolder) -> None:
+        """Say that the folder cannot be written, and try it again: memory holds the frames."""
+        now = self.driver.now()
+        if self._folder_retry_at is None:
+            self._notice(Notice(None, DATA_FOLDER, folder.problem))
+        elif now < self._folder_retry_at:
+            return
+        elif folder.write_anew(self._unstored.lasting()):
+            self._folder_retry_at = None
+            self._notice(Notice(None, DATA_FOLDER, f"{folder.path} is written again"))
+            return
+        self._folder_retry_at = now + FOLDER_RETRY_S
+
+    def _count_damaged(self) -> None:
+        """Count the messages that were damaged in the folder as given up."""
+        for part, count in self._folder.damaged.items() if self._folder is not None else ():
+            self._unstored.count_lost(part, count)
 
     async def linger(self, until: float) -> None:
         """Stay while others are likely to ask for the key of what we have just published."""

@@ -22,8 +22,11 @@ MESSAGES = 120
 async def filled(live: LiveNetwork) -> Stream:
     network = await live.join()
     stream = await network.create_stream("kept", storage=len(live.storage), public="subscribe")
-    for n in range(MESSAGES):  # one by one, so that each is a frame
-        await stream.publish_stored(f"{n:>200}", len(live.storage))
+    # One by one, so that each is a frame, and by a node that leaves with what it holds.
+    async with live.connect() as publisher:
+        its = await publisher.stream(stream.id)
+        for n in range(MESSAGES):
+            await its.publish_stored(f"{n:>200}", len(live.storage))
     return stream
 
 
