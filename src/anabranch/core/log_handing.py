@@ -16,7 +16,7 @@ from anabranch.core.machine import Effect, Send
 from anabranch.core.messages import Hand
 from anabranch.core.messages.storage import MAX_NAMED, PAGE_BYTES, FrameName
 from anabranch.core.storage_disk import Look
-from anabranch.core.store import Answer, Named
+from anabranch.core.store import Answer, Named, Placed
 
 HAND_AFTER_S = 2.0
 LOOK_EVERY_S = 1.0
@@ -41,6 +41,21 @@ class Handing:
         """Take note of frames that are held."""
         for head in heads:
             self._unplaced[FrameName(head.chain, head.last)] = now
+        self._bound(now)
+
+    def add_found(self, rows: Iterable[Placed], now: float) -> None:
+        """Take note of held frames that were found on the disk.
+
+        A frame that has just come is likely to be in the primary's log already: it waits as long
+        as any other. A frame that is known keeps the time at which it was handed over last.
+        """
+        for row in rows:
+            head = peek(row.entry.frame)
+            came_at = min(now, row.entry.placed_ms / 1000)
+            self._unplaced.setdefault(FrameName(head.chain, head.last), came_at)
+        self._bound(now)
+
+    def _bound(self, now: float) -> None:
         while len(self._unplaced) > MAX_UNPLACED:
             del self._unplaced[next(iter(self._unplaced))]
             self.is_incomplete = True
