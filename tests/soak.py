@@ -49,7 +49,10 @@ def main() -> int:
     parser.add_argument("--calm", action="store_true")
     options = parser.parse_args()
     seeds = range(options.first, options.first + options.seeds)
-    kind = next((f"random-{each}" for each in ("storage", "trust", "calm") if getattr(options, each)), "random")
+    kind = next(
+        (f"random-{each}" for each in ("storage", "trust", "calm") if getattr(options, each)),
+        "random",
+    )
     print(f"soak: {kind}, seeds {seeds.start} to {seeds.stop - 1}", flush=True)
     failed, events, began = 0, 0, time.perf_counter()
     console = Console(stderr=True)

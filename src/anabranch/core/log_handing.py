@@ -43,12 +43,16 @@ class Handing:
             self._unplaced[FrameName(head.chain, head.last)] = now
         self._bound(now)
 
-    def add_found(self, rows: Iterable[Placed], now: float) -> None:
+    def add_found(self, rows: Iterable[Placed], are_old: bool, now: float) -> None:
         """Take note of held frames that were found on the disk.
 
-        A frame that has just come is likely to be in the primary's log already: it waits as long
-        as any other. A frame that is known keeps the time at which it was handed over last.
+        Old ones, of before a restart or of a part of the log that was cut off, are handed over at
+        once. Others may just have come, and are likely to be in the primary's log already: they
+        wait as long as any. A frame that is known keeps the time at which it was handed over last.
         """
+        if are_old:
+            self.add((peek(row.entry.frame) for row in rows), now - HAND_AFTER_S)
+            return
         for row in rows:
             head = peek(row.entry.frame)
             came_at = min(now, row.entry.placed_ms / 1000)

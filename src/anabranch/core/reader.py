@@ -68,7 +68,7 @@ class _Reading(msgspec.Struct, eq=False):
 class _Audience(Arrivals, eq=False):
     """All who take what is live of one part, and how many messages have come to them."""
 
-    takers: list[Taker] = []
+    takers: list[Taker] = msgspec.field(default_factory=list)
 
 
 class Reader(Service):

@@ -171,9 +171,7 @@ class Sweeps:
     def _came(self, key: PartKey) -> int:
         return self._arrivals(key).came
 
-    def _compared(
-        self, sweep: _Sweep, source: Contact, high: int, now: float
-    ) -> Selection | None:
+    def _compared(self, sweep: _Sweep, source: Contact, high: int, now: float) -> Selection | None:
         """Hold a log's length against what has come; return what should be looked at."""
         came, base = self._came(sweep.key), sweep.base
         is_quiet = sweep.sample == came

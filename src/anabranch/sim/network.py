@@ -169,9 +169,7 @@ class Observer:
     def forwarded(self, node: SimNode, peers: list[NodeId], head: FrameHead) -> None:
         """A node sent a frame to some neighbours."""
 
-    def verified(
-        self, node: NodeId, publisher: NodeId, digest: bytes, signature: bytes
-    ) -> None:
+    def verified(self, node: NodeId, publisher: NodeId, digest: bytes, signature: bytes) -> None:
         """A node verified a signature."""
 
 
