@@ -525,7 +525,7 @@ SECURITY = (
     Mutant(
         "handed frames are verified",
         "anabranch.core.storage:Storage._hand",
-        "if not self._verified.check(head, frame):",
+        "if not self.verified.check(head, frame):",
         "if not frame:",
         ("tests/core/test_storage.py::test_a_forgery_and_a_frame_of_another_part_cost_the_link",),
         row=Row(

@@ -38,7 +38,7 @@ STORAGE = (
     Mutant(
         "frames of another log are verified",
         "anabranch.core.storage:Storage._check_page",
-        "if not self._verified.check(head, entry.frame):",
+        "if not self.verified.check(head, entry.frame):",
         "if not entry.frame:",
         (
             "tests/core/test_part_log_copying.py::test_a_forged_frame_in_the_primarys_log_is_a_fault_and_is_not_copied",
