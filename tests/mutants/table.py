@@ -1,6 +1,7 @@
 """All mutants, by subject."""
 
 from mutants.frames import FRAMES
+from mutants.keeping import KEEPING
 from mutants.keys import KEYS
 from mutants.links import LINKS
 from mutants.reading import READING
@@ -9,4 +10,4 @@ from mutants.security import SECURITY as SECURITY
 from mutants.spark import SPARK
 from mutants.storage import STORAGE
 
-MUTANTS = (*FRAMES, *KEYS, *LINKS, *READING, *REGISTRY, *SPARK, *STORAGE, *SECURITY)
+MUTANTS = (*FRAMES, *KEEPING, *KEYS, *LINKS, *READING, *REGISTRY, *SPARK, *STORAGE, *SECURITY)
