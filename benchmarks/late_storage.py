@@ -21,7 +21,6 @@ their exact number, with exit code 1. Messages are read back and told apart by t
 
 import argparse
 import asyncio
-import itertools
 import json
 import signal
 import sys
@@ -174,8 +173,9 @@ async def measure_all(runs: int, messages: int, storage: int, as_json: bool) -> 
         try:
             await local.start(1, NODES, storage)
             async with connect(local.address, key=local.owner_key) as network:
-                kinds = itertools.cycle((w, p) for p in PARTITIONS for w in WAYS)
-                for run, (way, partitions) in zip(range(runs), kinds, strict=False):
+                for run in range(runs):
+                    turn, place = divmod(run, len(WAYS))
+                    way, partitions = WAYS[place], PARTITIONS[(turn + place) % len(PARTITIONS)]
                     row = await measure(local, network, run, way, partitions, messages)
                     right &= row["ok"]
                     print_row(row, as_json)

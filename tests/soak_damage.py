@@ -16,6 +16,7 @@ from random import Random
 from live.storage.damaged_cluster import PAGE_BYTES, SECTOR_BYTES, DamagedCluster
 
 SEVERAL = 100  # runs with damage in several places
+KILLED_SHARE = 8  # one in so many pages of the write-ahead log of a node that was killed
 
 Damage = Callable[[], None]
 
@@ -23,11 +24,8 @@ Damage = Callable[[], None]
 def kinds(cluster: DamagedCluster, rng: Random) -> dict[str, Sequence[Damage]]:
     """Return what is to be done, by its kind."""
     pages, sectors = cluster.places(PAGE_BYTES), cluster.places(SECTOR_BYTES)
-    wal, before, running = (
-        cluster.wal_places(),
-        cluster.damage_before_start,
-        cluster.damage_while_running,
-    )
+    newest, every = cluster.newest_wal_places(), cluster.wal_places()
+    before, running = cluster.damage_before_start, cluster.damage_while_running
     several = [rng.sample(pages[2:], rng.randrange(2, 20)) for _ in range(SEVERAL)]
     killed = partial(running, is_killed=True)
     return {
@@ -36,7 +34,7 @@ def kinds(cluster: DamagedCluster, rng: Random) -> dict[str, Sequence[Damage]]:
         "several pages before a start": [partial(before, PAGE_BYTES, *some) for some in several],
         "page while running": [partial(running, PAGE_BYTES, at) for at in pages],
         "sector while running": [partial(running, SECTOR_BYTES, at) for at in sectors],
-        "page of the WAL while running": [partial(killed, PAGE_BYTES, at) for at in wal],
+        "page of the WAL while running": [partial(killed, PAGE_BYTES, at) for at in newest],
         "page of the WAL after a kill": [partial(cluster.damage_wal, PAGE_BYTES, at) for at in wal],
     }
 

@@ -380,6 +380,18 @@ def test_frames_of_the_folder_are_offered_when_their_stream_is_known() -> None:
     assert handed(lacking(desk, 1, *frames), 1) == frames
 
 
+def test_frames_of_the_folder_are_handed_over_as_soon_as_a_storage_node_lacks_them() -> None:
+    frame = Desk().publish()
+    desk = lasting(frame)
+    desk.done(desk.receipts.start(desk.now) + desk.receipts.learned(PART.stream, desk.now))
+    assert not desk.receipts.unstored.is_linked
+    desk.link(1)
+    assert not desk.receipts.unstored.is_linked, "one of three"
+    desk.link(2)
+    assert desk.receipts.unstored.is_linked
+    assert handed(lacking(desk, 1, frame), 1) == [frame], "it is not on its way any more"
+
+
 def test_given_frames_of_the_folder_are_still_known_as_given() -> None:
     frame = Desk().publish()
     desk = Desk()

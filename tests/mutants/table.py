@@ -2,6 +2,7 @@
 
 from mutants.calm import CALM
 from mutants.frames import FRAMES
+from mutants.keeping import KEEPING
 from mutants.keys import KEYS
 from mutants.links import LINKS
 from mutants.reading import READING
@@ -10,4 +11,7 @@ from mutants.security import SECURITY as SECURITY
 from mutants.spark import SPARK
 from mutants.storage import STORAGE
 
-MUTANTS = (*CALM, *FRAMES, *KEYS, *LINKS, *READING, *REGISTRY, *SPARK, *STORAGE, *SECURITY)
+MUTANTS = (
+    *(*CALM, *FRAMES, *KEEPING, *KEYS, *LINKS, *READING, *REGISTRY, *SPARK, *STORAGE),
+    *SECURITY,
+)

@@ -33,7 +33,7 @@ OFFERS_PER_S = 100  # to one storage node: with more parts than that the names w
 AGAIN_FIRST_S, AGAIN_MOST_S = 1.0, 30.0  # back-off while a storage node does not sign
 WINDOW = 1_024  # names that are offered to a storage node at a time, in one part
 NAMES_AT_ONCE = 256  # in one message
-HAND_AFTER_S = 1.0  # a younger frame may still be on its way through the overlay
+HAND_AFTER_S = 1.0  # after publishing: a younger frame may be on its way through the overlay
 HAND_BYTES = 1 << 20  # of frames that are on the way to a storage node at a time
 NOTICE_AFTER_S = 5.0
 MAX_IDLE_PARTS = 1_000  # without a frame that waits
@@ -63,6 +63,7 @@ class Kept(msgspec.Struct):
     frame: bytes  # empty once the frame is stored or given up
     count: int  # messages
     since: float
+    hand_at: float  # before that it may still be on its way through the overlay
     is_given: bool = False  # its numbers are the application's choice
     is_awaited: bool = False  # a receipt is wanted: the end of the frame is reported
     marks: list[NodeId] = []
@@ -195,6 +196,12 @@ class UnstoredFrames:
             needed |= {each.node: each for each in self._ledger.keepers(stream)}
         return list(needed.values())
 
+    @property
+    def is_linked(self) -> bool:
+        """Whether so many storage nodes are linked that frames of some part could be stored."""
+        waiting = [state for state in self._parts.values() if state.frames and state.nodes]
+        return any(len(state.lanes) >= state.majority for state in waiting)
+
     def sizes(self) -> Sizes:
         """Return every bounded table with its bound."""
         lanes = [lane for state in self._parts.values() for lane in state.lanes.values()]
@@ -226,7 +233,7 @@ class UnstoredFrames:
                 return before, []
             self._remove(state, before)
             effects += self._forget_gone()  # before another frame of this name is kept
-        kept = Kept(part, name, frame, head.count, now, is_given)
+        kept = Kept(part, name, frame, head.count, now, now + HAND_AFTER_S, is_given)
         self._add(state, kept, now)
         if self._is_lasting:
             effects.append(KeepFrame(part, name, frame, is_given))
@@ -249,7 +256,7 @@ class UnstoredFrames:
         state = self._parts.setdefault(part, _Part(part))
         if name not in state.frames:
             count = peek(frame).count
-            self._add(state, Kept(part, name, frame, count, 0.0, lasting.is_given), 0.0)
+            self._add(state, Kept(part, name, frame, count, 0.0, 0.0, lasting.is_given), 0.0)
 
     def lasting(self) -> Iterator[KeepFrame]:
         """Return all frames that wait, those of each part oldest first."""
@@ -577,9 +584,9 @@ class UnstoredFrames:
                 continue
             if name not in lane.offered and len(lane.offered) >= WINDOW:
                 continue
-            if now < kept.since + HAND_AFTER_S:
+            if now < kept.hand_at:
                 lane.offered.setdefault(name, kept)
-                lane.again_at = min(lane.again_at, kept.since + HAND_AFTER_S)
+                lane.again_at = min(lane.again_at, kept.hand_at)
                 self._timers.sooner((part, node), lane.again_at)
             else:
                 lane.offered[name] = lane.lacking[name] = kept

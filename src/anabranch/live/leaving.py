@@ -1,8 +1,8 @@
 """Waiting until messages are stored, for a process that leaves, and the error if they are not.
 
 After a full wait in vain, later waits of the same process for the same network are short, until
-one of them succeeds: a job that connects many times does not wait again and again for storage
-nodes that are away.
+one of them succeeds, or until the storage nodes are linked that were not linked before: a job that
+connects many times does not wait again and again for storage nodes that are away.
 """
 
 from collections.abc import Mapping
@@ -16,20 +16,23 @@ CLOSE_WAIT_S = 10.0
 SHORT_WAIT_S = 0.5
 MAX_AWAY = 1_000  # networks
 
-_away: dict[bytes, None] = {}  # networks whose storage nodes did not sign during a full wait
+# Networks whose storage nodes did not sign during a full wait, and whether they were linked then.
+_away: dict[bytes, bool] = {}
 
 
-def close_wait_s(network: bytes, asked_s: float) -> float:
-    """Return how long to wait now."""
-    return min(asked_s, SHORT_WAIT_S) if network in _away else asked_s
+def close_wait_s(network: bytes, asked_s: float, is_linked: bool) -> float:
+    """Return how long to wait in all, as it looks now; `is_linked`: storage nodes are linked."""
+    was_linked = _away.get(network)
+    is_short = was_linked is not None and (was_linked or not is_linked)
+    return min(asked_s, SHORT_WAIT_S) if is_short else asked_s
 
 
-def note_wait(network: bytes, is_stored: bool) -> None:
+def note_wait(network: bytes, is_stored: bool, is_linked: bool) -> None:
     """Remember how a wait ended."""
     if is_stored:
         _away.pop(network, None)
-    elif len(_away) < MAX_AWAY:
-        _away[network] = None
+    elif network in _away or len(_away) < MAX_AWAY:
+        _away[network] = is_linked
 
 
 def not_stored(left: Mapping[StreamPart, Unstored], folder: DataFolder | None) -> NotStored:

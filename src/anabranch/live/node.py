@@ -253,16 +253,22 @@ class Node:
 
     async def _wait_stored(self, wait_s: float) -> None:
         """Wait until everything that was published is stored, or for long enough."""
-        wait_s = close_wait_s(self.network, wait_s)
-        if not self._unstored.messages and self._unstored.stored:
-            note_wait(self.network, True)
-        if not self._unstored.messages or wait_s <= 0:
+        unstored = self._unstored
+        if not unstored.messages and unstored.stored:
+            note_wait(self.network, True, unstored.is_linked)
+        if not unstored.messages or wait_s <= 0:
             return
-        self._all_stored = asyncio.get_running_loop().create_future()
+        self._all_stored = stored = asyncio.get_running_loop().create_future()
         self.driver.feed(OfferUnstored())
-        await asyncio.wait([self._all_stored], timeout=wait_s)
-        if not self._unstored.messages or not self._all_stored.done():
-            note_wait(self.network, not self._unstored.messages)
+        waited_s = 0.0
+        while not stored.done():  # a short wait becomes a full one if storage nodes return
+            left_s = close_wait_s(self.network, wait_s, unstored.is_linked) - waited_s
+            if left_s <= 0:
+                break
+            await asyncio.wait([stored], timeout=left_s)
+            waited_s += left_s
+        if not unstored.messages or not stored.done():
+            note_wait(self.network, not unstored.messages, unstored.is_linked)
 
     def wait_no_longer(self) -> None:
         """Leave although not everything is stored."""

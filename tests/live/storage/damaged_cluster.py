@@ -111,6 +111,12 @@ class DamagedCluster(StorageWorld):
         size = (self.killed / WAL).stat().st_size
         return range(WAL_HEADER_BYTES + WAL_FRAME_BYTES, size, step)
 
+    def newest_wal_places(self) -> Sequence[int]:
+        """Return where the newest version of each page begins in the write-ahead log."""
+        content = (self.killed / WAL).read_bytes()
+        newest = {content[at - WAL_FRAME_BYTES :][:4]: at for at in self.wal_places()}
+        return sorted(newest.values())
+
     # --- One damage -----------------------------------------------------------------------
 
     def damage_before_start(self, size: int, *places: int) -> None:

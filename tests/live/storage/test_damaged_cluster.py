@@ -50,9 +50,9 @@ def test_pages_of_zeros_in_a_running_node_are_reported_and_repaired_from_the_oth
 def test_zeros_in_the_write_ahead_log_of_a_running_node_are_repaired_from_the_others(
     cluster: DamagedCluster,
 ) -> None:
-    for at in cluster.wal_places()[-300::20]:  # of which many are the newest of their page
+    for at in cluster.newest_wal_places()[::8]:
         cluster.damage_while_running(PAGE_BYTES, at, is_killed=True)
-    assert cluster.seen["damaged"] > 1
+    assert cluster.seen["damaged"] > 8
 
 
 def test_zeros_in_the_write_ahead_log_of_a_killed_node_are_copied_from_the_others(
