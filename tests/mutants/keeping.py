@@ -106,7 +106,7 @@ KEEPING = (
     Mutant(
         "entries that repair a log are signed",
         "anabranch.core.storage:Storage._take_entries",
-        "if not self._verified.check(frames.peek(entry.frame), entry.frame):",
+        "if not self.verified.check(frames.peek(entry.frame), entry.frame):",
         "if not entry.frame:",
         ("tests/core/test_storage_repair.py::test_a_forgery_costs_the_link",),
     ),

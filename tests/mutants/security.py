@@ -7,12 +7,17 @@ prevents it as a mutant, and the test that fails without the rule. Then run `mak
 from mutants.mutation import Mutant, Row
 
 SOMEBODY_WITHOUT_RIGHTS = "Somebody without rights"
+SOMEBODY_ON_THE_PATH = "Somebody on the path of a link"
 SOMEBODY_WHOSE_RIGHT_HAS_ENDED = "Somebody whose right has ended"
 A_NEIGHBOUR = "A neighbour"
 A_TRACKER = "A tracker"
 A_STORAGE_NODE = "A storage node"
 A_STORAGE_NEIGHBOUR = "A neighbour of a storage node"
 WHO_ASKS_A_STORAGE_NODE = "Who asks a storage node"
+ATTACKERS = (  # in the order of the page
+    *(SOMEBODY_WITHOUT_RIGHTS, SOMEBODY_ON_THE_PATH, SOMEBODY_WHOSE_RIGHT_HAS_ENDED, A_NEIGHBOUR),
+    *(A_TRACKER, A_STORAGE_NODE, WHO_ASKS_A_STORAGE_NODE, A_STORAGE_NEIGHBOUR),
+)
 
 SECURITY = (
     Mutant(
