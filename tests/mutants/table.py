@@ -3,10 +3,11 @@
 from mutants.frames import FRAMES
 from mutants.keys import KEYS
 from mutants.links import LINKS
+from mutants.order import ORDER
 from mutants.reading import READING
 from mutants.registry import REGISTRY
 from mutants.security import SECURITY as SECURITY
 from mutants.spark import SPARK
 from mutants.storage import STORAGE
 
-MUTANTS = (*FRAMES, *KEYS, *LINKS, *READING, *REGISTRY, *SPARK, *STORAGE, *SECURITY)
+MUTANTS = (*FRAMES, *KEYS, *LINKS, *ORDER, *READING, *REGISTRY, *SPARK, *STORAGE, *SECURITY)
