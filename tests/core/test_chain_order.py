@@ -198,6 +198,18 @@ def test_previous_older_than_what_the_log_still_has_is_not_waited_for() -> None:
     assert (desk.log[-1], marks(desk)) == (frame, [0, 0])
 
 
+def test_previous_that_may_lie_in_a_damaged_part_of_the_log_is_not_waited_for() -> None:
+    old, chain = leading(), Chain(PUBLISHERS[0])
+    first, second, third = (chain.frame(at=old.now) for _ in range(3))
+    old.take(first, second)
+    old.settle()
+    old.store.damage(PART, name_of(second))
+    desk = leading(store=old.store)
+    desk.take(third)
+    desk.settle()
+    assert (desk.log, marks(desk)) == ([first, third], [0, 0])
+
+
 def test_write_that_fails_loses_no_frame_and_no_order() -> None:
     desk, chain = leading(), Chain(PUBLISHERS[0])
     frames = [chain.frame(at=desk.now) for _ in range(6)]

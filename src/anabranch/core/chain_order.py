@@ -51,9 +51,9 @@ ASK_SOON_S = 0.05  # for what came long ago: the answer may be among frames that
 RETRY_S = 1.0  # after a look-up that failed
 RESCAN_S = 5.0  # if frames are held and it is not known why
 
-MAX_CHAINS = 16_384  # whose newest number is remembered
-MAX_BUSY_CHAINS = 4_096  # that are looked up, or are to be; then no more frames are begun with
-MAX_WAITING_CHAINS = 4_096  # that wait for missing frames
+MAX_CHAINS = 8_192  # whose newest number is remembered
+MAX_BUSY_CHAINS = 2_048  # that are looked up, or are to be; then no more frames are begun with
+MAX_WAITING_CHAINS = 1_024  # that wait for missing frames
 MAX_WAITING_PER_PUBLISHER = 64
 MAX_HELD_PER_PUBLISHER = 16_384  # frames, behind gaps
 MAX_ASKING_PER_PUBLISHER = 4  # chains for which others are asked at one time
@@ -403,8 +403,11 @@ class ChainOrder:
         if previous <= newest:
             return 0 if previous == newest else LATE
         at_ms = previous >> SEQUENCE_BITS
-        is_kept = self._keep_ms is None or at_ms >= int(now * 1000) - self._keep_ms
-        return None if is_kept and at_ms >= self._floor_ms else 0
+        if self._keep_ms is not None and at_ms < int(now * 1000) - self._keep_ms:
+            return 0
+        if any(hole.before_ms >= at_ms for hole in self._standing.state.missing):
+            return 0  # it may lie in a hole
+        return None if at_ms >= self._floor_ms else 0
 
     def _use_found(self, key: ChainKey, chain: _Chain, plan: Plan, now: float) -> None:
         """Place what a chain holds, as far as nothing is missing or the time is over."""
