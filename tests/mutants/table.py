@@ -6,6 +6,7 @@ from mutants.keeping import KEEPING
 from mutants.keys import KEYS
 from mutants.links import LINKS
 from mutants.network import NETWORK
+from mutants.order import ORDER
 from mutants.reading import READING
 from mutants.registry import REGISTRY
 from mutants.security import ATTACKERS, SECURITY
@@ -20,6 +21,6 @@ ATTACKS = tuple(
     if mutant.row is not None and mutant.row.who == attacker
 )
 MUTANTS = (
-    *(*CALM, *FRAMES, *KEEPING, *KEYS, *LINKS, *READING, *REGISTRY, *SPARK, *STORAGE),
+    *(*CALM, *FRAMES, *KEEPING, *KEYS, *LINKS, *ORDER, *READING, *REGISTRY, *SPARK, *STORAGE),
     *ATTACKS,
 )

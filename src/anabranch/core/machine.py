@@ -243,6 +243,7 @@ class Deliver(msgspec.Struct, gc=False):
     upto: int = MAX_NUMBER
     skip: int = 0
     most: int = MAX_NUMBER  # counted from the beginning of the frame, as `skip` is
+    late: bool = False  # in the log it lies behind a newer frame of its chain
 
 
 class Dropped(msgspec.Struct, gc=False):
