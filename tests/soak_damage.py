@@ -35,7 +35,9 @@ def kinds(cluster: DamagedCluster, rng: Random) -> dict[str, Sequence[Damage]]:
         "page while running": [partial(running, PAGE_BYTES, at) for at in pages],
         "sector while running": [partial(running, SECTOR_BYTES, at) for at in sectors],
         "page of the WAL while running": [partial(killed, PAGE_BYTES, at) for at in newest],
-        "page of the WAL after a kill": [partial(cluster.damage_wal, PAGE_BYTES, at) for at in wal],
+        "page of the WAL after a kill": [
+            partial(cluster.damage_wal, PAGE_BYTES, at) for at in every[::KILLED_SHARE]
+        ],
     }
 
 

@@ -13,7 +13,7 @@ from anabranch.live.data_folder import DataFolder
 from anabranch.live.errors import NotStored
 
 CLOSE_WAIT_S = 10.0
-SHORT_WAIT_S = 0.5
+SHORT_WAIT_S = 1.5  # enough for a link to a storage node that has returned
 MAX_AWAY = 1_000  # networks
 
 # Networks whose storage nodes did not sign during a full wait, and whether they were linked then.
