@@ -29,6 +29,7 @@ from anabranch.core.store import (
     AcceptLoss,
     Adopt,
     Delete,
+    Doubt,
     KeepMarks,
     LogState,
     LogWrite,
@@ -194,8 +195,11 @@ def _told(record: Record, write: LogWrite, state: LogState) -> Record:
     """Return a record after a write that is for the record alone."""
     if type(write) is KeepMarks:
         return msgspec.structs.replace(record, marks=write.marks)
+    if type(write) is Doubt:
+        return msgspec.structs.replace(record, is_restored=True)
     if type(write) is Owe:
-        record = msgspec.structs.replace(record, is_restored=False)
+        if write.by_majority:
+            record = msgspec.structs.replace(record, is_restored=False)
         if write.rank <= record.rank:
             return record
         log_epoch, length = write.rank

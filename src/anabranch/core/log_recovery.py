@@ -42,6 +42,7 @@ from anabranch.core.store import (
     Adopt,
     Answer,
     Copy,
+    Doubt,
     ForRecord,
     HashAt,
     LogWrite,
@@ -54,8 +55,10 @@ from anabranch.core.store import (
     hash_after,
 )
 
-ASK_S = 1.5  # how long a node that has started waits for those that do not answer
-AGAIN_S = 1.0  # after a question without an answer
+ASK_S = 1.5  # how long a node that has started waits for those that are not linked
+ANSWER_S = 5.0  # how long for those that are linked, and do not answer
+AGAIN_S = 0.5  # after a question without an answer
+ENTRIES_S = 1.0  # how long entries are waited for
 QUIET_S = 5.0  # how long a node that was restored waits at least; candidates give up before
 POLL_S = 2.0  # how often the others are asked while nobody has more
 FIRST_TICKET = 1 << 40  # those of repairs (storage_repair.py) are lower
@@ -107,7 +110,8 @@ class Recovery:
         self._ticket = FIRST_TICKET
         self._for_record: list[ForRecord] = []
         self._is_noticed = False
-        self.accepts = False  # an operator has accepted the loss
+        self.accepts = False  # an operator accepts the loss
+        self._has_accepted = False
         self.at: float | None = None
 
     # --- Questions ------------------------------------------------------------------------
@@ -117,6 +121,8 @@ class Recovery:
         if self._since is not None:
             return []
         self._since = now
+        if self._standing.is_doubted:
+            self._for_record.append(Doubt(self._standing.part))
         return self._ask_all(now)
 
     def stop(self) -> None:
@@ -138,16 +144,22 @@ class Recovery:
 
     def _ask(self, node: NodeId, now: float) -> list[Effect]:
         self._asked_at[node] = now
-        self.at = now + AGAIN_S if self.at is None else min(self.at, now + AGAIN_S)
+        self._arm(now + AGAIN_S)
         return [Send(node, AskRank(self._standing.part))]
 
-    def answer(self, sender: NodeId) -> list[Effect]:
+    def _arm(self, at: float) -> None:
+        self.at = at if self.at is None else min(self.at, at)
+
+    def answer(self, sender: NodeId, now: float) -> list[Effect]:
         """Tell another node how our log stands, and its newest mark."""
         standing, state = self._standing, self._standing.state
         mark = self._marks.of(sender)
         rank = (state.log_epoch, state.start, state.length, state.hash)
         is_whole = not standing.is_recovering
-        return [Send(sender, Ranked(standing.part, standing.epoch, *rank, is_whole, mark))]
+        answer = Send(sender, Ranked(standing.part, standing.epoch, *rank, is_whole, mark))
+        # It may not have known of our link when we asked it.
+        is_asking = self._since is not None and sender not in self._told
+        return [answer, *(self._ask(sender, now) if is_asking else ())]
 
     def take(self, sender: NodeId, answer: Ranked, now: float) -> list[Effect]:
         """Take the answer of another node."""
@@ -191,7 +203,8 @@ class Recovery:
             return False
         if all(node in self._told for node in standing.members if node != standing.me):
             return True
-        return now >= self._since + ASK_S and (candidate == standing.me or candidate in self._told)
+        wait_s = ASK_S if all(node in self._told for node in standing.fellows) else ANSWER_S
+        return now >= self._since + wait_s and (candidate == standing.me or candidate in self._told)
 
     # --- What is lacking ------------------------------------------------------------------
 
@@ -204,7 +217,7 @@ class Recovery:
         log_epoch, length = standing.owed
         start = state.length if state.log_epoch == log_epoch else standing.high
         end = max(length, start)
-        is_known = not state.is_restored and not standing.is_contradicted
+        is_known = not (state.is_restored or standing.is_doubted or standing.is_contradicted)
         return Lost(start, end, is_known, self._best() is None and standing.primary is None)
 
     def accept(self, now: float) -> list[Effect]:
@@ -227,8 +240,10 @@ class Recovery:
         """The record has what was written to it."""
         effects: list[Effect] = []
         for write in writes:
+            if type(write) is AcceptLoss or (type(write) is Owe and write.by_majority):
+                self._standing.is_doubted = False
             if type(write) is AcceptLoss:
-                self._standing.claimed, self.accepts = (0, 0), False
+                self._standing.claimed, self._has_accepted = (0, 0), True
                 hint = ACCEPTED.format(write.loss.start, write.loss.end - 1)
                 effects.append(Notice(self._standing.part, "loss-accepted", hint))
         return effects
@@ -239,7 +254,7 @@ class Recovery:
         """Ask again where there was no answer; while something lacks, ask all again."""
         self.at = None
         standing, copying = self._standing, self._copying
-        if copying is not None and now >= copying.asked_at + AGAIN_S:
+        if copying is not None and now >= copying.asked_at + ENTRIES_S:
             self._failed[copying.source] = None
             self._copying = None
         effects: list[Effect] = []
@@ -247,9 +262,13 @@ class Recovery:
         if standing.is_recovering and self._copying is None:
             self._failed = {}
         for node in standing.fellows:
-            is_due = now >= self._asked_at.get(node, 0.0) + wait_s
-            if is_due and (standing.is_recovering or node not in self._told):
+            due_at = self._asked_at.get(node, 0.0) + wait_s
+            if not standing.is_recovering and node in self._told:
+                continue
+            if now >= due_at:
                 effects += self._ask(node, now)
+            else:
+                self._arm(due_at)
         effects += self._go_on(now)
         return effects
 
@@ -265,6 +284,9 @@ class Recovery:
         if is_recovering:
             return [Notice(standing.part, "recovering", RECOVERING)]
         self._copying, self.accepts = None, False
+        if self._has_accepted:
+            self._has_accepted = False
+            return []
         return [Notice(standing.part, "recovered", WHOLE)]
 
     def _go_on(self, now: float) -> list[Effect]:
@@ -272,7 +294,7 @@ class Recovery:
         standing = self._standing
         if not standing.is_recovering or self._since is None:
             return []
-        if standing.state.is_restored:
+        if standing.state.is_restored or standing.is_doubted:
             self._hear_majority(now)
         is_busy = self._copying is not None or self._staged is not None or self._is_saving
         if is_busy or standing.primary is not None:
@@ -289,7 +311,7 @@ class Recovery:
         standing = self._standing
         others = [node for node in standing.members if node != standing.me]
         whole = [told for node, told in self._told.items() if node in others and told.is_whole]
-        is_asked = any(type(write) is Owe for write in self._for_record)
+        is_asked = any(type(write) is Owe and write.by_majority for write in self._for_record)
         if not others or len(whole) <= len(others) // 2 or is_asked:
             return
         if self._since is None or now < self._since + QUIET_S:
@@ -299,7 +321,7 @@ class Recovery:
             standing.promise(epoch, NOBODY)
         rank = max((told.log_epoch, told.length) for told in whole)
         standing.claimed = max(standing.claimed, rank)
-        self._for_record.append(Owe(standing.part, standing.claimed))
+        self._for_record.append(Owe(standing.part, standing.claimed, True))
 
     def _accept(self, now: float) -> None:
         """Give up what nobody has, after all that are linked were asked."""
@@ -312,6 +334,9 @@ class Recovery:
         if is_early or is_unknown or lost is None:
             return
         loss = Loss(lost.start, lost.end, int(now * 1000))
+        # What this node has signed in epochs before this one is void.
+        standing.promise(standing.epoch + 1, NOBODY)
+        self._epoch = standing.epoch
         self._for_record.append(AcceptLoss(standing.part, loss))
 
     # --- Copying where nobody leads -------------------------------------------------------
@@ -333,7 +358,7 @@ class Recovery:
         state, told = self._standing.state, self._told[source]
         self._ticket += 1
         self._copying = _Copying(source, told, self._ticket, now, False)
-        self.at = now + AGAIN_S
+        self._arm(now + ENTRIES_S)
         if self._end == (told.length, told.hash):
             self._stage([], [], self._end, [])
             return []

@@ -43,6 +43,7 @@ class Standing:
         self.since = 0.0  # when we became one of the members
         self.high = state.high
         self.claimed: Rank = (0, 0)  # a rank of ours that others have seen
+        self.is_doubted = False  # a log of ours may have been forgotten as a whole
         self.is_contradicted = False  # our log contradicts what a majority has signed
         self.disagrees: dict[NodeId, None] = {}  # whose log is another below a high-water mark
 
@@ -54,7 +55,8 @@ class Standing:
     @property
     def is_recovering(self) -> bool:
         """Whether our log may lack something that we have acknowledged."""
-        return self.state.is_restored or self.rank < self.owed or self.is_contradicted
+        is_unknown = self.state.is_restored or self.is_doubted
+        return is_unknown or self.rank < self.owed or self.is_contradicted
 
     def contradict(self) -> None:
         """Let our log be replaced: what it calls settled is not what was settled."""

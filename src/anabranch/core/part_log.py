@@ -190,6 +190,10 @@ class PartLog:
 
     # --- Who keeps it ---------------------------------------------------------------------
 
+    def doubt(self) -> None:
+        """Learn that there may have been a log here before this one, which is new."""
+        self.standing.is_doubted = True
+
     def join(self, members: tuple[NodeId, ...], may_begin: bool, now: float) -> list[Effect]:
         """Be one of these storage nodes; only some may begin a log where there is none."""
         standing = self.standing
@@ -270,7 +274,7 @@ class PartLog:
     ) -> list[Effect]:
         """Take what is said of ranks, and not in an epoch."""
         if type(message) is AskRank:
-            return self.recovery.answer(sender)
+            return self.recovery.answer(sender, now)
         if type(message) is Ranked:
             return self.recovery.take(sender, message, now)
         if type(message) is Disagree:

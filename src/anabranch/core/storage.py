@@ -106,6 +106,7 @@ class Storage(Service):
 
         A frame that `retention` would delete is not accepted from its publisher.
         """
+        self.is_restored = False  # logs may be missing here that this node once had
         self._keep_ms = retention.keep_ms
         self._me = signer.node
         self._signer = signer
@@ -220,12 +221,19 @@ class Storage(Service):
                     effects.append(Notice(part, "too-many-parts", hint))
                     break
                 active += 1
-                log = log or self._add(LogState(part))
+                log = log or self._add_new(part, created)
             effects += self._tended(log, log.join(created.storage, may_begin, now), now)
         return effects
 
     def _is_kept(self, part: StreamPart, created: CreateStream) -> bool:
         return self._me in created.storage and part.partition < created.partitions
+
+    def _add_new(self, part: StreamPart, created: CreateStream) -> PartLog:
+        """Begin a log; others of the stream may know that it is not the first one here."""
+        log = self._add(LogState(part))
+        if self.is_restored and len(created.storage) > 1:
+            log.doubt()
+        return log
 
     def _add(self, state: LogState) -> PartLog:
         part = state.part

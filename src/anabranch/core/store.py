@@ -220,10 +220,20 @@ class KeepMarks(msgspec.Struct, frozen=True):
 
 
 class Owe(msgspec.Struct, frozen=True):
-    """The log had come at least so far, as the other storage nodes say."""
+    """The log had come at least so far, as the other storage nodes say.
+
+    If a majority of them was heard (`by_majority`), a log that was restored needs no more than that.
+    """
 
     part: StreamPart
     rank: Rank
+    by_majority: bool = False
+
+
+class Doubt(msgspec.Struct, frozen=True):
+    """Others have to say how far the log had come: there may have been one before this one."""
+
+    part: StreamPart
 
 
 class AcceptLoss(msgspec.Struct, frozen=True):
@@ -233,7 +243,7 @@ class AcceptLoss(msgspec.Struct, frozen=True):
     loss: Loss
 
 
-ForRecord = KeepMarks | Owe | AcceptLoss
+ForRecord = KeepMarks | Doubt | Owe | AcceptLoss
 LogWrite = (
     Keep
     | Order

@@ -29,6 +29,7 @@ from anabranch.core.store import (
     Copy,
     Delete,
     DivergedError,
+    Doubt,
     Fill,
     HashAt,
     HolesIn,
@@ -391,6 +392,7 @@ _WRITERS: dict[type, Callable[..., list[Placed]]] = {
     Fill: _fill,
     Delete: _nothing,
     KeepMarks: _nothing,
+    Doubt: _nothing,
     Owe: _nothing,
     AcceptLoss: _nothing,
 }

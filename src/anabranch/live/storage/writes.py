@@ -21,6 +21,7 @@ from anabranch.core.store import (
     Copy,
     Delete,
     DivergedError,
+    Doubt,
     Fill,
     Keep,
     KeepMarks,
@@ -373,6 +374,7 @@ _WRITERS: dict[type, Callable[..., list[Placed]]] = {
     Fill: fill,
     Delete: _delete,
     KeepMarks: _record_only,
+    Doubt: _record_only,
     Owe: _record_only,
     AcceptLoss: _record_only,
 }
