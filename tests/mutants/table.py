@@ -1,5 +1,6 @@
 """All mutants, by subject."""
 
+from mutants.forgetting import FORGETTING
 from mutants.frames import FRAMES
 from mutants.keys import KEYS
 from mutants.links import LINKS
@@ -9,4 +10,7 @@ from mutants.security import SECURITY as SECURITY
 from mutants.spark import SPARK
 from mutants.storage import STORAGE
 
-MUTANTS = (*FRAMES, *KEYS, *LINKS, *READING, *REGISTRY, *SPARK, *STORAGE, *SECURITY)
+MUTANTS = (
+    *(*FORGETTING, *FRAMES, *KEYS, *LINKS, *READING, *REGISTRY),
+    *(*SPARK, *STORAGE, *SECURITY),
+)
