@@ -41,6 +41,18 @@ MAX_SHOWN = 20  # damaged ranges
 MAX_KEPT = 1e6  # days, or gigabytes: more is as good as everything
 
 
+ScrubDays = Annotated[
+    float, typer.Option(help="Read all that is kept once in so long; 0: only when asked.")
+]
+Restored = Annotated[
+    bool,
+    typer.Option(
+        "--restored",
+        help="The folder was restored from a copy: a majority of the other storage nodes has to "
+        "say what is missing.",
+    ),
+]
+
 app = typer.Typer(invoke_without_command=True)
 
 
@@ -60,9 +72,7 @@ def storage(
     keep_gb: Annotated[
         float | None, typer.Option(help="Delete the oldest beyond so much; by default nothing.")
     ] = None,
-    scrub_days: Annotated[
-        float, typer.Option(help="Read all that is kept once in so long; 0: only when asked.")
-    ] = SCRUB_DAYS,
+    scrub_days: ScrubDays = SCRUB_DAYS,
     owner_key: Annotated[
         Path | None, typer.Option(help="The network owner's key, to name this storage node with.")
     ] = None,
@@ -72,14 +82,7 @@ def storage(
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     trusted_proxy: TrustedProxy = None,
-    restored: Annotated[
-        bool,
-        typer.Option(
-            "--restored",
-            help="The folder was restored from a copy: a majority of the other storage nodes has "
-            "to say what is missing.",
-        ),
-    ] = False,
+    restored: Restored = False,
     trace: Trace = None,
     profile: Profile = None,
     address: Address = None,
