@@ -224,7 +224,7 @@ def accept_loss(
         if as_json:
             print_json({"event": "accepted", **row, "start": loss.start, "end": loss.end})
         else:
-            typer.echo(f"given up: {state.part} offsets {loss.start} to {loss.end - 1}")
+            typer.echo(f"given up: {state.part} from offset {loss.start} up to {loss.end}")
     if not losses and not as_json:
         typer.echo("nothing was given up: another storage node had all of it")
 
