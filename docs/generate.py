@@ -200,11 +200,11 @@ def wire_page() -> str:
 def security_page(page: str) -> str:
     """Write the table of attacks anew, and leave the rest of the page as it is."""
     sys.path.insert(0, str(DOCS.parent / "tests"))
-    from mutants.table import SECURITY
+    from mutants.table import ATTACKS as MUTANTS
 
     at = page.index(ATTACKS) + len(ATTACKS)
     rows, before = "", ""
-    for mutant in SECURITY:
+    for mutant in MUTANTS:
         row = mutant.row
         assert row is not None
         who = f"**{row.who}**" if row.who != before else ""

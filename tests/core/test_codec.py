@@ -88,7 +88,7 @@ EXAMPLES: list[Control] = [
     Status(PART, 300, (ANN, BEN), (0, 70_000), "ws://localhost:7000"),
     Instruction(PART, 2**40, (Contact(ANN, "ws://localhost:7001"), Contact(BEN)), (CAT,)),
     Leave(PART),
-    Report(PART, 1, 2, 3, 4, 5, 60_000, 70_000, 80_000, 9, 10),
+    Report(PART, 1, 2, 3, 4, 5, 60_000, 70_000, 80_000, 9, 10, 11),
     Refused(PART, "unpermitted"),
     Probe(PART, (Contact(ANN, "ws://localhost:7001"),), (BEN,)),
     Probed(PART, ANN, 12_345),

@@ -15,10 +15,10 @@ import msgspec
 
 from anabranch.core.chain_order import ChainOrder, Plan
 from anabranch.core.frames import name, peek
-from anabranch.core.ids import FrameHead, NodeId, StreamPart
+from anabranch.core.ids import NodeId, StreamPart
 from anabranch.core.log_election import Election
 from anabranch.core.log_following import CheckPage, Following, Staged
-from anabranch.core.log_handing import HAND_AFTER_S, MAX_UNPLACED, Handing
+from anabranch.core.log_handing import MAX_UNPLACED, Handing
 from anabranch.core.log_leading import Leading
 from anabranch.core.log_standing import MAX_LEAP, Standing
 from anabranch.core.machine import Effect, Sizes, Wrote
@@ -207,9 +207,9 @@ class PartLog:
             self._fills.append(fill)
         return self._after([], now)
 
-    def unplaced(self, heads: list[FrameHead], now: float) -> list[Effect]:
+    def unplaced(self, rows: list[Placed], are_old: bool, now: float) -> list[Effect]:
         """Learn of frames that were found to have no place in the log."""
-        self.handing.add(heads, now - HAND_AFTER_S)
+        self.handing.add_found(rows, are_old, now)
         return self._after([], now)
 
     def receive(self, sender: NodeId, message: FromFellow, now: float) -> list[Effect]:

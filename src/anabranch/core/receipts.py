@@ -25,6 +25,7 @@ from anabranch.core.machine import (
     Effect,
     Event,
     Hold,
+    KeepFrame,
     Notice,
     OfferUnstored,
     Receipt,
@@ -113,7 +114,7 @@ class Receipts(Service):
         verify: Verify,
         registry: Ledger,
         bound_bytes: int = MAX_UNSTORED_BYTES,
-        lasting: Iterable[tuple[StreamPart, bytes]] | None = None,
+        lasting: Iterable[KeepFrame] | None = None,
     ) -> None:
         """`lasting` are the frames in the data folder; None: there is no folder."""
         self._network = network
@@ -268,7 +269,7 @@ class Receipts(Service):
         effects: list[Effect] = []
         for kept, awaited, holding in news:
             if holding.digest != kept.digest:
-                effects += self._stored_otherwise(kept)
+                effects += self._stored_otherwise(kept, sender)
                 continue
             if awaited is not None:
                 effects += self._said(awaited, sender, holding, message)
@@ -276,10 +277,10 @@ class Receipts(Service):
                 self.unstored.mark(kept, sender, now)
         return effects + self.unstored.marked(part, sender, now)
 
-    def _stored_otherwise(self, kept: Kept) -> list[Effect]:
-        """Another frame has the given numbers of this one, and always will."""
-        if kept.frame:
-            self.unstored.taken(kept)
+    def _stored_otherwise(self, kept: Kept, node: NodeId) -> list[Effect]:
+        """Another frame has the given numbers of this one for good, if a majority says so."""
+        if not self.unstored.otherwise(kept, node):
+            return []
         awaited = self._frames.get((kept.part, kept.name))
         if awaited is None or awaited.kept is not kept:
             return []

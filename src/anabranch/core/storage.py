@@ -106,7 +106,7 @@ class Storage(Service):
         self._me = signer.node
         self._signer = signer
         self._network = network
-        self._verified = VerifiedFrames(verify)
+        self.verified = VerifiedFrames(verify)
         self._registry = registry
         self._rng = rng
         self._disk = Disk(retention.keep_ms)
@@ -123,10 +123,10 @@ class Storage(Service):
         self._sweep = Sweep(self._logs, self._disk, self._repairs)
         self._resends = Resends(self._disk, self._readers, self._repairs.add)
         self.comparisons = Comparisons(
-            self._logs, self._disk, registry, self._verified, retention, self._take_found
+            self._logs, self._disk, registry, self.verified, retention, self._take_found
         )
         self._comparison_server: ComparisonServer | None = None
-        self._missing = MissingFrames(self._logs, registry, self._verified, self._take_found)
+        self._missing = MissingFrames(self._logs, registry, self.verified, self._take_found)
         for state in states:
             self._add(state)
 
@@ -162,7 +162,7 @@ class Storage(Service):
         active = sum(1 for log in self._logs.values() if log.is_active)
         tables = [log.sizes() for log in self._logs.values()]
         tables += [self._disk.sizes(), self._resends.sizes(), self._repairs.sizes()]
-        tables += [self._verified.sizes(), self.comparisons.sizes(), self._missing.sizes()]
+        tables += [self.verified.sizes(), self.comparisons.sizes(), self._missing.sizes()]
         if self._comparison_server is not None:
             tables.append(self._comparison_server.sizes())
         slowed = (len(self._slowed_at), MAX_LOGS)
@@ -295,7 +295,7 @@ class Storage(Service):
         log = self._logs.get(state.part)
         if log is None or not log.is_active:
             return []
-        self._verified.add(frame)
+        self.verified.add(frame)
         effects = log.take(frame, now)
         if self._disk.is_behind:
             effects += self._slow_down(state, now)
@@ -332,7 +332,7 @@ class Storage(Service):
                 raise RemoteError("wrong-part", str(hand.part))
             if not self._may_hand(sender, hand.part, head, now):
                 continue
-            if not self._verified.check(head, frame):
+            if not self.verified.check(head, frame):
                 raise RemoteError("forged", str(hand.part))
             good.append(frame)
         effects = [effect for frame in good for effect in log.take(frame, now)]
@@ -420,7 +420,7 @@ class Storage(Service):
         if log is None or not log.is_active or sender not in log.standing.members:
             return []
         for entry in answer.entries:
-            if not self._verified.check(frames.peek(entry.frame), entry.frame):
+            if not self.verified.check(frames.peek(entry.frame), entry.frame):
                 raise RemoteError("forged", str(answer.part))
         return self._tended(log, self._repairs.take(sender, answer, now), now)
 
@@ -430,7 +430,7 @@ class Storage(Service):
         if not all(wrote(stream, publisher) for publisher in {head.publisher for head in heads}):
             return False
         for entry, head in zip(page.entries, heads, strict=True):
-            if not self._verified.check(head, entry.frame):
+            if not self.verified.check(head, entry.frame):
                 raise RemoteError("forged", str(page.part))
         return True
 

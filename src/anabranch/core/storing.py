@@ -120,6 +120,7 @@ class KeepFrame(msgspec.Struct, gc=False):
     part: StreamPart
     name: FrameName
     frame: bytes
+    is_given: bool = False  # its numbers are the application's choice
 
 
 class ForgetFrames(msgspec.Struct):

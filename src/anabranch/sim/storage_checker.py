@@ -243,6 +243,8 @@ class StorageChecker(Checker):
         for node in self._stored.honest:
             for part in self._stored.parts:
                 if node.alive and self._members.get((node.id, part_key(part)), False):
+                    if self.calm is not None:
+                        self.calm.readers.add(node.id)
                     ticket, wanted = self._stored.next_ticket, next(ways)
                     self._histories[ticket] = []
                     self._wanted[ticket] = self._logged(part, wanted.last)

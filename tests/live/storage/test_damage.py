@@ -20,6 +20,7 @@ from anabranch.core.ids import StreamPart
 from anabranch.core.messages.registry import NO_HASH
 from anabranch.core.messages.storage import LATE, MAX_NUMBER, FrameName, Selection, Span
 from anabranch.core.store import (
+    CLOCKS_MS,
     Answer,
     Fill,
     HashAt,
@@ -288,6 +289,30 @@ def leaf_of(path: Path, frame: bytes) -> int:
 
 def page_of(span: Span, selection: Selection | None = None) -> Page:
     return Page(PART, selection or Selection(span.start, span.end), MAX_NUMBER, 1 << 30)
+
+
+def test_a_hole_at_the_end_is_older_than_what_is_placed_behind_it(
+    copy: Path, donor: SqliteLogStore
+) -> None:
+    [*_, last] = drain(donor, PART)
+    flip_in(copy, last.entry.frame)
+    store = SqliteLogStore(copy)
+    assert len(read(store)[1]) == 1
+    [hole] = store.missing()[PART]
+    assert hole.before_ms == MAX_NUMBER
+    source = Source(Random(9), most_bytes=300)
+    source.count = 10_000
+    store.write([[Order(PART, 2, 9_000, source.frames(1))]])
+    [bounded] = store.missing()[PART]
+    assert bounded == msgspec.structs.replace(hole, before_ms=9_000 + CLOCKS_MS)
+    store.write([[Order(PART, 2, 9_500, source.frames(1))]])
+    assert store.missing()[PART] == (bounded,)
+    later = Selection(after=(9_001 + CLOCKS_MS) << 20, by_number=True)
+    assert not store.find(Page(PART, later, MAX_NUMBER, 1 << 30)).missing
+    store.close()
+    store = SqliteLogStore(copy)
+    assert store.missing()[PART] == (bounded,)
+    store.close()
 
 
 def test_holes_are_cut_with_the_log(copy: Path) -> None:

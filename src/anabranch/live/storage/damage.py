@@ -7,6 +7,7 @@ import msgspec
 
 from anabranch.core.ids import StreamPart
 from anabranch.core.store import Missing
+from anabranch.live.storage.sqlite import SqliteLogStore
 
 MAX_SHOWN = 100  # ranges of a page
 SCRUB_DAYS = 7.0  # how long it takes to read all that is kept, unless it is said
@@ -70,3 +71,14 @@ class Damage(msgspec.Struct, frozen=True):
             "rebuilding": self.is_rebuilding,
             "kept_aside": self.kept_aside or None,
         }
+
+
+def damage_of(store: SqliteLogStore, scrub: dict[str, Any]) -> Damage:
+    """Return the damage on the disk, with how far the scrub is."""
+    return Damage(
+        store.missing(),
+        store.problem,
+        store.is_rebuilding,
+        "" if store.kept_aside is None else str(store.kept_aside),
+        scrub,
+    )

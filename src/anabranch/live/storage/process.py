@@ -29,7 +29,7 @@ from anabranch.live.client import Network, connect
 from anabranch.live.errors import AnabranchError, Closed
 from anabranch.live.keys import load_or_make_key
 from anabranch.live.page_server import PageLimits
-from anabranch.live.storage.damage import SCRUB_DAYS, Damage
+from anabranch.live.storage.damage import SCRUB_DAYS, Damage, damage_of
 from anabranch.live.storage.disk import LogDisk
 from anabranch.live.storage.http import StorageHttp
 from anabranch.live.storage.ports import Ports, remember, remembered
@@ -166,6 +166,7 @@ class StorageProcess:
                 sizes=self._sizes,
                 limits=PageLimits(trusted=self._trusted),
                 compared=self.storage.comparisons.counts,
+                registry_age_s=self.network.node.registry_age_s,
             )
             await self.http.start()
             ports = (self.transport.port, urlsplit(self.http.address).port or 0)
@@ -226,14 +227,7 @@ class StorageProcess:
 
     def damage(self) -> Damage:
         """Return the damage on the disk, and how far the scrub is."""
-        store = self.store
-        return Damage(
-            store.missing(),
-            store.problem,
-            store.is_rebuilding,
-            "" if store.kept_aside is None else str(store.kept_aside),
-            self.scrub.shown(),
-        )
+        return damage_of(self.store, self.scrub.shown())
 
     def _report_damage(self) -> None:
         """Tell the machine of damage that the scrub, or a reader over HTTP, has found."""

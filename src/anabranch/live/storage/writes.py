@@ -16,6 +16,7 @@ from anabranch.core.frames import peek
 from anabranch.core.ids import FrameHead, StreamPart
 from anabranch.core.messages.storage import Entry
 from anabranch.core.store import (
+    CLOCKS_MS,
     Adopt,
     Copy,
     Delete,
@@ -120,7 +121,12 @@ class Logs:
 
     def place(self, log: PartLog, rows: Iterable[tuple[FrameHead, Entry]]) -> list[Placed]:
         """Give frames that have no row the next places in the log."""
+        begin = log.length
         placed, log.length, log.hash = self._put(log, rows, log.length, log.hash)
+        if placed and log.missing and log.missing[-1].end == begin:
+            *others, last = log.missing
+            before_ms = min(last.before_ms, placed[0].entry.placed_ms + CLOCKS_MS)
+            log.missing = (*others, msgspec.structs.replace(last, before_ms=before_ms))
         return placed
 
     def put(
