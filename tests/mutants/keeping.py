@@ -149,4 +149,13 @@ KEEPING = (
         "assert end",
         ("tests/live/test_columns.py::test_what_all_lack_is_named_at_the_end",),
     ),
+    Mutant(
+        "a scrub does not go back",
+        "anabranch.live.storage.sqlite:SqliteLogStore.scrub_rows",
+        "_check_order(after, rows)",
+        "assert after >= 0",
+        (
+            "tests/live/storage/test_damage.py::test_a_scrub_of_a_row_whose_id_is_zeroed_ends_and_finds_it",
+        ),
+    ),
 )

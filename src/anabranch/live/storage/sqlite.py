@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -411,6 +412,7 @@ class SqliteLogStore:
                     "ORDER BY id LIMIT ?",
                     (after, limit),
                 ).fetchall()
+                _check_order(after, rows)
         except (apsw.CorruptError, apsw.NotADBError, UnicodeDecodeError) as error:
             self._mend(error, generation)
             return after, 0
@@ -460,3 +462,10 @@ class SqliteLogStore:
             yield
         except (apsw.Error, OSError, UnicodeDecodeError) as error:
             raise explain(self.path, error) from error
+
+
+def _check_order(after: int, rows: Sequence[Sequence[Any]]) -> None:
+    """CorruptError unless the ids of rows ascend: SQLite does not look at damaged ones."""
+    ids = [after, *(row[0] for row in rows)]
+    if any(one >= other for one, other in pairwise(ids)):
+        raise apsw.CorruptError("the rows of a page are out of order")
