@@ -135,9 +135,9 @@ KEEPING = (
     ),
     Mutant(
         "a reader by time says what all storage nodes lack",
-        "anabranch.core.replay:Replay._damaged",
-        "self._lost.add(answer.missing)",
-        "assert answer.missing",
+        "anabranch.core.replay:Replay._join",
+        "self._lost.add(in_all([page.missing for page in pages.values()]))",
+        "assert pages",
         (
             "tests/core/test_replay_damage.py::test_by_time_what_all_lack_is_named_though_its_times_are_not_known",
         ),
