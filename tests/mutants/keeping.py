@@ -123,7 +123,7 @@ KEEPING = (
         "answer.missing,",
         "(),",
         (
-            "tests/live/storage/test_damaged_cluster.py::test_pages_of_zeros_before_a_start_are_reported_and_repaired_from_the_others",
+            "tests/live/storage/test_damage_cluster.py::test_pages_of_zeros_before_a_start_are_reported_and_repaired_from_the_others",
         ),
     ),
     Mutant(
