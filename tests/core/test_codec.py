@@ -88,7 +88,7 @@ EXAMPLES: list[Control] = [
     Status(PART, 300, (ANN, BEN), (0, 70_000), "ws://localhost:7000"),
     Instruction(PART, 2**40, (Contact(ANN, "ws://localhost:7001"), Contact(BEN)), (CAT,)),
     Leave(PART),
-    Report(PART, 1, 2, 3, 4, 5, 60_000, 70_000, 80_000, 9, 10),
+    Report(PART, 1, 2, 3, 4, 5, 60_000, 70_000, 80_000, 9, 10, 11),
     Refused(PART, "unpermitted"),
     Probe(PART, (Contact(ANN, "ws://localhost:7001"),), (BEN,)),
     Probed(PART, ANN, 12_345),
@@ -108,7 +108,7 @@ EXAMPLES: list[Control] = [
     Introduce(ANN, 1_767_225_600_000, b"s" * 64),
     Resend(5, PART, Selection(1, 2, 3, 4, ANN, 6, True, b"c" * 36)),
     AskStored(PART, (FRAME,)),
-    Acknowledged(PART, (Holding(FRAME, 300, b"d" * 32),), b"s" * 64),
+    Acknowledged(PART, (Holding(FRAME, 300, b"d" * 32, True),), b"s" * 64),
     LackingNames(PART, (FRAME,)),
     Declined(PART, (FRAME,)),
     Vote(PART, 2, 1, 300, True),
@@ -127,9 +127,9 @@ EXAMPLES: list[Control] = [
     AskLacking(
         ticket=7, part=PART, report=6, low=2**59, high=2**60, names=b"n" * 36, cursor=b"c" * 36
     ),
-    Resent(5, (b"frame",), (300,), Selection(start=301), 1, 400, "busy", (Span(310, 320),)),
+    Resent(5, (b"frame",), (300,), Selection(start=301), 1, 400, "busy", (Span(310, 320),), (300,)),
     Hand(PART, (b"frame",)),
-    Fetched(PART, 2, 300, 290, 300, b"h" * 32, True, (Entry(2, 1_767_225_600_000, b"frame"),)),
+    Fetched(PART, 2, 300, 290, 300, b"h" * 32, True, (Entry(2, 1_767_225_600_000, b"frame", 5),)),
     Entries(5, PART, 300, b"h" * 32, (Entry(2, 1_767_225_600_000, b"frame"),)),
     Lacking(ticket=7, frames=(b"frame",), more=True, problem="busy"),
 ]

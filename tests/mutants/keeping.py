@@ -106,7 +106,7 @@ KEEPING = (
     Mutant(
         "entries that repair a log are signed",
         "anabranch.core.storage:Storage._take_entries",
-        "if not self._verified.check(frames.peek(entry.frame), entry.frame):",
+        "if not self.verified.check(frames.peek(entry.frame), entry.frame):",
         "if not entry.frame:",
         ("tests/core/test_storage_repair.py::test_a_forgery_costs_the_link",),
     ),
@@ -123,7 +123,7 @@ KEEPING = (
         "answer.missing,",
         "(),",
         (
-            "tests/live/storage/test_damage_cluster.py::test_pages_of_zeros_before_a_start_are_reported_and_repaired_from_the_others",
+            "tests/live/storage/test_process_damage_pages.py::test_pages_of_zeros_before_a_start_are_reported_and_repaired_from_the_others",
         ),
     ),
     Mutant(

@@ -7,12 +7,17 @@ prevents it as a mutant, and the test that fails without the rule. Then run `mak
 from mutants.mutation import Mutant, Row
 
 SOMEBODY_WITHOUT_RIGHTS = "Somebody without rights"
+SOMEBODY_ON_THE_PATH = "Somebody on the path of a link"
 SOMEBODY_WHOSE_RIGHT_HAS_ENDED = "Somebody whose right has ended"
 A_NEIGHBOUR = "A neighbour"
 A_TRACKER = "A tracker"
 A_STORAGE_NODE = "A storage node"
 A_STORAGE_NEIGHBOUR = "A neighbour of a storage node"
 WHO_ASKS_A_STORAGE_NODE = "Who asks a storage node"
+ATTACKERS = (  # in the order of the page
+    *(SOMEBODY_WITHOUT_RIGHTS, SOMEBODY_ON_THE_PATH, SOMEBODY_WHOSE_RIGHT_HAS_ENDED, A_NEIGHBOUR),
+    *(A_TRACKER, A_STORAGE_NODE, WHO_ASKS_A_STORAGE_NODE, A_STORAGE_NEIGHBOUR),
+)
 
 SECURITY = (
     Mutant(
@@ -110,8 +115,8 @@ SECURITY = (
     Mutant(
         "the acceptor checks the dialler",
         "anabranch.core.handshake:Accepting.admit",
-        "if not verify(hello.node, signed, proof.signature):",
-        "if not signed:",
+        "if not verify(hello.node, digest(_DIALLER, hello, *self._ours), proof.signature):",
+        "if not hello:",
         ("tests/scenarios/test_attack_publishing.py::test_a_stolen_name_of_a_node",),
         row=Row(
             SOMEBODY_WITHOUT_RIGHTS, "opens a link in another node's name", "the link does not open"
@@ -119,9 +124,9 @@ SECURITY = (
     ),
     Mutant(
         "connections of an address are bounded",
-        "anabranch.live.transports.limits:Admission.admit",
-        "if entry.tokens < 1 or entry.pending >= limits.pending_per_address:",
-        "if entry.tokens < 1:",
+        "anabranch.live.transports.limits:Admission._has_room",
+        "return entry.pending < limits.pending_per_address or evict(place)",
+        "return bool(evict)",
         ("tests/scenarios/test_attack_nodes.py::test_floods_of_handshakes",),
         row=Row(
             SOMEBODY_WITHOUT_RIGHTS,
@@ -321,9 +326,9 @@ SECURITY = (
     ),
     Mutant(
         "a link counts if both ends report it",
-        "anabranch.core.tracked:TrackedPart.take_over",
-        "reports_it = other is not None and node in other.reported",
-        "reports_it = other is not None",
+        "anabranch.core.tracked:TrackedPart.is_reported",
+        "return b in self.nodes[a].reported and a in self.nodes[b].reported",
+        "return b in self.nodes[a].reported",
         (
             "tests/core/test_tracker_lies.py::test_a_link_that_only_one_end_reports_is_not_taken_over",
         ),
@@ -663,7 +668,7 @@ SECURITY = (
     Mutant(
         "handed frames are verified",
         "anabranch.core.storage:Storage._hand",
-        "if not self._verified.check(head, frame):",
+        "if not self.verified.check(head, frame):",
         "if not frame:",
         ("tests/core/test_storage.py::test_a_forgery_and_a_frame_of_another_part_cost_the_link",),
         row=Row(

@@ -38,7 +38,7 @@ STORAGE = (
     Mutant(
         "frames of another log are verified",
         "anabranch.core.storage:Storage._check_page",
-        "if not self._verified.check(head, entry.frame):",
+        "if not self.verified.check(head, entry.frame):",
         "if not entry.frame:",
         (
             "tests/core/test_part_log_copying.py::test_a_forged_frame_in_the_primarys_log_is_a_fault_and_is_not_copied",
@@ -46,9 +46,9 @@ STORAGE = (
     ),
     Mutant(
         "handed frames are of who may publish",
-        "anabranch.core.storage:Storage._may_hand",
-        "return is_own and self._may_offer(part, head.chain, head.last, now)",
-        "return is_own",
+        "anabranch.core.storage:Storage._may_offer",
+        "return is_recent and self._registry.permits(part, publisher_of(chain), now)",
+        "return is_recent",
         ("tests/core/test_storage.py::test_rights_of_readers_are_none_of_publishers",),
     ),
     Mutant(
@@ -61,10 +61,10 @@ STORAGE = (
         ),
     ),
     Mutant(
-        "publishers hand over no frame that retention would delete",
+        "publishers hand over what retention has not deleted",
         "anabranch.core.storage:Storage._may_offer",
         "is_recent = self._keep_ms is None or age_s * 1000 <= self._keep_ms",
-        "is_recent = True",
+        "is_recent = age_s < now",
         (
             "tests/core/test_storage.py::test_own_frames_are_taken_late_but_not_when_retention_would_delete_them",
         ),
@@ -339,8 +339,8 @@ STORAGE = (
     Mutant(
         "who cannot write cannot lead",
         "anabranch.core.part_log:PartLog.wake",
-        "if is_stuck or self._retry_at is not None or self.is_mending:",
-        "if self.is_mending:",
+        "self._election.postpone(now)",
+        "effects += self._election.wake(now)",
         ("tests/core/test_part_log.py::test_a_primary_that_cannot_write_lets_another_one_lead",),
     ),
     Mutant(

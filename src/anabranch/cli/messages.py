@@ -31,7 +31,6 @@ from anabranch.live.leaving import CLOSE_WAIT_S
 from anabranch.live.loop import ending, run
 from anabranch.live.message import MessageId
 from anabranch.live.metrics import cpu_ms
-from anabranch.live.node import DATA_FOLDER
 from anabranch.live.stream import Stream
 
 IN_FLIGHT = 2_000  # lines that have been read and have no outcome yet
@@ -83,19 +82,20 @@ def publish(
             network.node.watch(_say_unstored)
             opened = await network.stream(stream)
             publisher = _Publisher(opened, key_field, message_key, partition, stored)
-            wrong: LocalError | None = None
+            problem: LocalError | None = None
             if message is not None:
                 content = _parse(message, text, "the message")
                 await publisher.publish_one(content, ids, as_json)
             else:
                 try:
                     await publisher.publish_lines(text, ids, as_json)
-                except LocalError as error:  # in a line: what stands before it is published
-                    wrong = error
+                except LocalError as error:  # a wrong line: the lines before it are published
+                    problem = error
             seconds = round(time.perf_counter() - began, 3)
+            # Outside the `except` block, since close() raises NotStored only there.
             row = await publisher.leave(network, close_wait)
-            if wrong is not None:
-                raise wrong
+            if problem is not None:
+                raise problem
             return {**row, "seconds": seconds, "cpu_ms": cpu_ms()}
 
     _check_choice(key_field, message_key, partition)
@@ -116,7 +116,7 @@ def _sum_up(row: dict[str, Any], several: bool, as_json: bool) -> None:
 
 
 def _say_unstored(notice: Notice) -> None:
-    if notice.kind in (UNSTORED, STORED_AGAIN, DATA_FOLDER):
+    if notice.kind in (UNSTORED, STORED_AGAIN, "data-folder"):
         typer.echo(f"{notice.kind}: {notice.detail} {notice.part or ''}".rstrip(), err=True)
 
 

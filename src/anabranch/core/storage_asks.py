@@ -16,7 +16,7 @@ from anabranch.core.ids import SEQUENCE_BITS, FrameHead, NodeId
 from anabranch.core.log_standing import Standing
 from anabranch.core.machine import Effect, Send, Sizes
 from anabranch.core.messages import Acknowledged, LackingNames
-from anabranch.core.messages.storage import MAX_NAMED, FrameName, Holding
+from anabranch.core.messages.storage import LATE, MAX_NAMED, FrameName, Holding
 from anabranch.core.storage_disk import Look
 from anabranch.core.store import Answer, Named, Placed
 
@@ -143,7 +143,7 @@ class Asks:
             name = FrameName(head.chain, head.last)
             if row.offset is not None and name in self._asked:
                 digest = hashlib.sha256(row.entry.frame).digest()
-                holding = Holding(name, row.offset, digest)
+                holding = Holding(name, row.offset, digest, row.entry.mark == LATE)
                 self._placed[name] = (row.offset + head.count, holding)
 
     def cut(self, length: int) -> None:

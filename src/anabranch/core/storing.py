@@ -111,6 +111,7 @@ class Receipt(msgspec.Struct):
     problem: str = ""
     offset: int = 0
     first: int = 0
+    late: bool = False  # the log has a newer frame of its chain before it
 
 
 class KeepFrame(msgspec.Struct, gc=False):

@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from math import inf
 
 from anabranch.core.identity import Identity, KnownKeys, Verify
 from anabranch.core.ids import NodeId
@@ -70,15 +71,19 @@ def assemble(
     unstored_bytes: int = MAX_UNSTORED_BYTES,
     lasting: Iterable[KeepFrame] | None = None,
     is_address_given: bool = False,
+    confirm_within_s: float = inf,
 ) -> tuple[RegistryReader, Peer]:
     """Return the machines of a node that acts for a user, and has found trackers.
 
     One that `keeps` streams for others does not read them. `lasting` are the frames of its data
-    folder that are not stored yet.
+    folder that are not stored yet. Rights count only if a tracker has confirmed them within
+    `confirm_within_s`.
     """
     curve = KnownKeys()
     rng = random.Random(int.from_bytes(os.urandom(16)))
-    registry = RegistryReader(network, curve.verify, found[0], rng, found[1:])
+    registry = RegistryReader(
+        network, curve.verify, found[0], rng, found[1:], confirm_within_s=confirm_within_s
+    )
 
     def trackers() -> list[NodeId]:
         """Return the network's trackers; until they are known, those that were found."""

@@ -6,6 +6,7 @@ every question to the registry its answer.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from math import inf
 from types import MappingProxyType
 
 from anabranch.core.changes import Right
@@ -81,10 +82,12 @@ class Node:
         handlers: Handlers = MappingProxyType({}),
         unstored_bytes: int = MAX_UNSTORED_BYTES,
         folder: DataFolder | None = None,
+        confirm_within_s: float = inf,
     ) -> None:
         """`keeps` makes what stores streams, if this is a storage node; `handlers` are its.
 
-        At most `unstored_bytes` of frames wait until they are stored; `folder` keeps them.
+        At most `unstored_bytes` of frames wait until they are stored; `folder` keeps them. Rights
+        count only if a tracker has confirmed them within `confirm_within_s`.
         """
         self.identity = identity
         self.node = node
@@ -95,6 +98,7 @@ class Node:
         self._patience_s = patience_s
         self._keeps = keeps
         self._unstored_bytes = unstored_bytes
+        self._confirm_within_s = confirm_within_s
         self._folder = folder
         self._folder_retry_at: float | None = None  # None: it can be written
         self._all_stored: asyncio.Future[None] | None = None  # while we wait for it
@@ -181,8 +185,10 @@ class Node:
                 self._unstored_bytes,
                 None if self._folder is None else self._folder.load(),
                 self._transport.is_address_given,
+                self._confirm_within_s,
             )
             self.observer.unstored = self.unstored
+            self.observer.registry_age_s = self.registry_age_s
             self._count_damaged()
             self._questions = Questions(self.registry, self.driver.feed, self._streams)
             self.driver.attach(self.peer)
@@ -467,6 +473,10 @@ class Node:
     def settings(self, part: StreamPart) -> PartSettings | None:
         """Return what the registry says of a part."""
         return self.registry.directory(part)
+
+    def registry_age_s(self) -> int:
+        """Return for how long no tracker has confirmed a ledger that this node follows."""
+        return int(self.registry.age_s(self.driver.now()))
 
     def _report(self) -> None:
         """Tell the trackers how it goes, for people to look at."""

@@ -391,6 +391,7 @@ class Subscription:
                     problem,
                     gaps,
                     key,
+                    deliver.late,
                 )
             )
             missed, gaps = 0, ()

@@ -35,6 +35,7 @@ class StorageFigures(Collector):
         readers: Callable[[], int],
         compared: Mapping[str, int],
         damage: Callable[[], Damage] = Damage,
+        registry_age_s: Callable[[], float] = float,
     ) -> None:
         self._node = node
         self._parts = parts
@@ -43,6 +44,7 @@ class StorageFigures(Collector):
         self._readers = readers
         self._damage = damage
         self._compared = compared
+        self._registry_age_s = registry_age_s
 
     def collect(self) -> Iterator[Metric]:
         """Return all figures."""
@@ -53,6 +55,11 @@ class StorageFigures(Collector):
         yield GaugeMetricFamily("anabranch_storage_led_parts", "Of these, led from here.", led)
         yield GaugeMetricFamily(
             "anabranch_storage_readers", "Ranges that are being read over HTTP.", self._readers()
+        )
+        yield GaugeMetricFamily(
+            "anabranch_storage_registry_age_seconds",
+            "Seconds without a tracker's confirmation of a ledger that this node follows.",
+            self._registry_age_s(),
         )
         damage = self._damage()
         yield GaugeMetricFamily(

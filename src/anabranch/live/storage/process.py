@@ -166,6 +166,7 @@ class StorageProcess:
                 sizes=self._sizes,
                 limits=PageLimits(trusted=self._trusted),
                 compared=self.storage.comparisons.counts,
+                registry_age_s=self.network.node.registry_age_s,
             )
             await self.http.start()
             ports = (self.transport.port, urlsplit(self.http.address).port or 0)

@@ -49,6 +49,7 @@ from anabranch.live.storage.rows import (
 from anabranch.live.storage.schema import (
     damage,
     explain,
+    migrate,
     open_for_reading,
     open_for_writing,
     take_lock,
@@ -127,6 +128,7 @@ class SqliteLogStore:
             self._writer.set_wal_hook(self._count_pages)
             self._has_aside = aside(self.path).exists()
             try:
+                migrate(self._writer)
                 self._logs = Logs(self._writer, load_logs(self._writer))
             except apsw.CorruptError as error:
                 if self._is_swapping:
