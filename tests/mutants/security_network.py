@@ -241,6 +241,20 @@ SECURITY_NETWORK = (
         ),
     ),
     Mutant(
+        "slots of nodes that are placed last stay empty",
+        "anabranch.core.tracked:TrackedPart.waits",
+        "if not self.disputes.waits(node):",
+        "if self.nodes:",
+        (
+            "tests/lab/experiments/test_complaints.py::test_colluders_of_a_quarter_of_an_hour_surround_no_victim",
+        ),
+        row=Row(
+            A_NEIGHBOUR,
+            "rejects all others, together with colluders, until they surround a victim",
+            "no victim loses its honest neighbours in an hour, with 4 colluders of 50",
+        ),
+    ),
+    Mutant(
         "disputes count by users",
         "anabranch.core.disputes:Disputes.record",
         "self._count(b[0], a[0], a[1], now)",
