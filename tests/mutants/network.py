@@ -110,7 +110,7 @@ NETWORK = (
     Mutant(
         "unproved connections make room",
         "anabranch.live.transports.websocket:WebSocketTransport._evict",
-        "wire = next(iter(self._pending.get(place, ())), None)",
+        "wire = next(iter(self._pending.get(place, {})), None)",
         "wire = None",
         (
             "tests/live/transports/test_websocket.py::test_one_address_may_have_so_many_pending_and_the_oldest_makes_room",

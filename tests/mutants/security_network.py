@@ -52,7 +52,7 @@ SECURITY_NETWORK = (
         "self._mac.check(covered, message[end:])",
         "assert covered",
         (
-            "tests/live/transports/test_connection_on_path.py::test_any_altered_byte_of_a_control_message_ends_the_link",
+            "tests/live/transports/test_connection_on_path.py::test_any_altered_byte_of_a_control_message_ends_the_link[10]",
         ),
         row=Row(SOMEBODY_ON_THE_PATH, "alters a control message", "the same"),
     ),
@@ -62,7 +62,7 @@ SECURITY_NETWORK = (
         "COVERED_BYTES = 2_048  # of a data packet",
         "COVERED_BYTES = 1  # of a data packet",
         (
-            "tests/live/transports/test_connection_on_path.py::test_any_altered_byte_of_a_data_message_ends_the_link",
+            "tests/live/transports/test_connection_on_path.py::test_any_altered_byte_of_a_data_message_ends_the_link[8]",
         ),
         row=Row(
             SOMEBODY_ON_THE_PATH,

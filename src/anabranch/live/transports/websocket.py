@@ -194,7 +194,7 @@ class WebSocketTransport:
         """End the oldest unproved connection of a place, or of the one that has most of them."""
         if place is None:
             place = max(self._pending, key=lambda each: len(self._pending[each]), default="")
-        wire = next(iter(self._pending.get(place, ())), None)
+        wire = next(iter(self._pending.get(place, {})), None)
         if wire is None:
             return False
         self._forget_pending(wire, place)
