@@ -148,4 +148,45 @@ NETWORK = (
         "if not entry.frame:",
         ("tests/core/test_storage_repair.py::test_a_forgery_costs_the_link",),
     ),
+    Mutant(
+        "neighbours of other users come first",
+        "anabranch.overlays.regular_graph:RegularGraph._splice_repeats_user",
+        "return both_new or self._repeats_user(a, c) or self._repeats_user(b, e)",
+        "return both_new",
+        (
+            "tests/overlays/test_regular_graph_order.py::test_users_that_are_no_neighbours_yet_come_first",
+        ),
+    ),
+    Mutant(
+        "a pair in dispute is set apart",
+        "anabranch.core.disputes:Disputes.record",
+        "self.set_apart(a[0], b[0], now)",
+        "assert now",
+        (
+            "tests/core/test_disputes.py::test_pair_in_dispute_is_apart_in_both_orders_until_its_time_is_over",
+        ),
+    ),
+    Mutant(
+        "links and pages leave descriptors in reserve",
+        "anabranch.live.descriptors:fit",
+        "room = max(LEAST_LINKS, limit - RESERVED - share_of_pages(limit))",
+        "room = max(LEAST_LINKS, limit)",
+        ("tests/live/test_descriptors.py::test_shares_leave_descriptors_in_reserve",),
+    ),
+    Mutant(
+        "two undialable nodes are no pair",
+        "anabranch.core.tracked:TrackedPart.can_connect",
+        "return known_a is None or known_b is None or known_a.dialable or known_b.dialable",
+        "return True",
+        ("tests/core/test_tracked.py::test_two_undialable_nodes_are_never_neighbours",),
+    ),
+    Mutant(
+        "a stricter demand that neighbours show counts",
+        "anabranch.core.registry_reader:RegistryReader._counts_until",
+        "state = (self.by_neighbours.history(chain.chain) or chain).state",
+        "state = chain.state",
+        (
+            "tests/core/test_neighbour_ledgers.py::test_demand_of_confirmation_shown_by_a_neighbour_counts",
+        ),
+    ),
 )

@@ -25,7 +25,7 @@ SECURITY_STORAGE = (
         "claims are honoured",
         "anabranch.core.storage_comparison:Comparisons._heard_frames",
         "if is_short:",
-        "if page.frames and is_short:",
+        "if group.came < 0:",
         (
             "tests/core/test_storage_comparison.py::test_a_claim_that_is_not_honoured_costs_the_link",
         ),
@@ -53,7 +53,7 @@ SECURITY_STORAGE = (
         "if round_.more and round_.reports < MAX_REPORTS:",
         "if round_.more:",
         (
-            "tests/core/test_storage_comparison.py::test_a_false_digest_alone_makes_few_questions_and_fewer_with_time",
+            "tests/core/test_storage_comparison.py::test_a_member_whose_reports_do_not_end_is_asked_for_so_many_of_them",
         ),
         row=Row(
             A_NEIGHBOUR_OF_A_STORAGE_NODE,
