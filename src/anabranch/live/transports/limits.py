@@ -136,8 +136,11 @@ def parse_prefix(text: str) -> Prefix:
 
 
 def is_within(address: str, prefixes: Sequence[Prefix]) -> bool:
-    """Tell whether an address lies within one of these prefixes."""
-    parsed = _plain(address)
+    """Tell whether an address lies within one of these prefixes; a host name lies within none."""
+    try:
+        parsed = _plain(address)
+    except ValueError:
+        return False
     return any(parsed in prefix for prefix in prefixes)
 
 
