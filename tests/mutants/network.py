@@ -189,4 +189,22 @@ NETWORK = (
             "tests/core/test_neighbour_ledgers.py::test_demand_of_confirmation_shown_by_a_neighbour_counts",
         ),
     ),
+    Mutant(
+        "an address names no user",
+        "anabranch.live.transports.dials:read_address",
+        'return None if "@" in urlsplit(address).netloc else parse_url(address)',
+        "return parse_url(address)",
+        (
+            "tests/live/transports/test_websocket.py::test_dial_of_an_address_with_a_user_fails_and_nothing_else",
+        ),
+    ),
+    Mutant(
+        "a host name lies within no prefix",
+        "anabranch.live.transports.limits:is_within",
+        "return False",
+        "raise",
+        (
+            "tests/live/transports/test_limits.py::test_address_is_within_a_prefix_and_a_name_within_none",
+        ),
+    ),
 )
