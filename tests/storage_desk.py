@@ -8,14 +8,15 @@ from typing import Any
 from anabranch.core import frames
 from anabranch.core.changes import CreateStream, Right, TrackerEntry
 from anabranch.core.ids import NodeId, StreamPart
-from anabranch.core.machine import Effect, Event, Find, Found, Write, Wrote
-from anabranch.core.messages import Control
+from anabranch.core.machine import Effect, Event, Find, Found, Send, Write, Wrote
+from anabranch.core.messages import AskRank, Control, Ranked
+from anabranch.core.messages.registry import NO_HASH
 from anabranch.core.messages.storage import MAX_NUMBER, FrameName, Selection
 from anabranch.core.registry import Permission, StreamState
 from anabranch.core.registry_view import Registry
 from anabranch.core.storage import LogStatus, Storage
 from anabranch.core.storage_comparison import StoreRetention
-from anabranch.core.store import LogState, LogWrite, Page, StoreError
+from anabranch.core.store import ChainsIn, HeldIn, LogState, LogWrite, Page, StoreError
 from anabranch.sim.stores import MemoryStore
 from machines import KEYS, NODES, PART, SIGNERS, START
 
@@ -98,10 +99,14 @@ class Desk:
         store: MemoryStore | None = None,
         links: bool = True,
         keep_s: float | None = None,
+        answers: bool = True,
     ) -> None:
+        """Without `answers` nobody says how the logs of the others stand."""
         self.now = START
+        self.answers = answers
         self.keep_s = keep_s
         self.place = place
+        self.knows_chains = True  # what is looked up about chains is found at once
         self.store = store or MemoryStore()
         self.registry = StoredRegistry()
         self.registry.name(range(size))
@@ -129,15 +134,26 @@ class Desk:
     def _do(self, effects: list[Effect]) -> list[Effect]:
         """Set aside what is for the disk; return the rest."""
         self.writes += [effect for effect in effects if type(effect) is Write]
-        self.finds += [effect for effect in effects if type(effect) is Find]
-        return [effect for effect in effects if type(effect) not in (Write, Find)]
+        finds = [effect for effect in effects if type(effect) is Find]
+        rest = [effect for effect in effects if type(effect) not in (Write, Find)]
+        for find in finds:
+            if self.knows_chains and type(find.query) in (ChainsIn, HeldIn):
+                rest += self.tell(Found(find.token, self.store.find(find.query)))
+            else:
+                self.finds.append(find)
+        return rest
 
     def learn(self, chain: str = PART.stream) -> list[Effect]:
         """Let the node do as the registry has it."""
         return self._do(self.machine.learned(chain, self.now))
 
     def link(self, peer: NodeId, up: bool = True) -> list[Effect]:
-        return self._do(self.machine.link(peer, up, "", self.now))
+        effects = self._do(self.machine.link(peer, up, "", self.now))
+        ask = Send(peer, AskRank(PART))
+        if self.answers and ask in effects:
+            effects.remove(ask)
+            effects += self.hear(peer, Ranked(PART, 0, 0, 0, 0, NO_HASH, True))
+        return effects
 
     def hear(self, sender: NodeId, *messages: Control) -> list[Effect]:
         heard = (self.machine.receive(sender, message, self.now) for message in messages)

@@ -1,210 +1,350 @@
-"""Links that are slow, addresses that are dialled, connections that wait."""
+"""Attacks of docs/security.md on links, pages, rights without trackers, and neighbours."""
 
-from mutants.mutation import Mutant
+from mutants.mutation import Mutant, Row
+from mutants.security import (
+    A_NEIGHBOUR,
+    A_TRACKER,
+    SOMEBODY_ON_THE_PATH,
+    SOMEBODY_WHOSE_RIGHT_HAS_ENDED,
+    SOMEBODY_WITHOUT_RIGHTS,
+)
 
 NETWORK = (
     Mutant(
-        "pauses among few neighbours are bounded",
-        "anabranch.core.congestion:Congestion.pause",
-        "is_bounded = neighbours < FEW or pauses.is_spent",
-        "is_bounded = pauses.is_spent",
+        "the pages make room for newcomers",
+        "anabranch.live.page_server:PageServer.admit",
+        "useless = self._useless(place if is_place_full else None)",
+        "useless = None",
         (
-            "tests/core/test_peer_slow.py::test_publisher_whose_one_neighbour_complains_keeps_nine_tenths_of_its_rate",
+            "tests/live/test_page_server.py::test_tracker_with_few_descriptors_serves_newcomers_beside_idle_connections",
+        ),
+        row=Row(
+            SOMEBODY_WITHOUT_RIGHTS,
+            "opens very many connections to the pages of a tracker or storage node, and asks for nothing",
+            "the one that has waited longest makes room for a newcomer; links and disks have descriptors of their own",
         ),
     ),
     Mutant(
-        "pauses are bounded for who has asked for too many",
-        "anabranch.core.congestion:Congestion.pause",
-        "is_bounded = neighbours < FEW or pauses.is_spent",
-        "is_bounded = neighbours < FEW",
-        (
-            "tests/core/test_congestion.py::test_pauses_among_few_neighbours_take_a_share_of_the_time",
+        "a request has to be complete in time",
+        "anabranch.live.page_server:_Gate._too_late",
+        'self.end("timed-out")',
+        "self.wait(self._server.limits.idle_s)",
+        ("tests/live/test_page_server.py::test_request_that_is_never_complete_is_ended",),
+        row=Row(
+            SOMEBODY_WITHOUT_RIGHTS,
+            "sends a request byte by byte, or reads no answer",
+            "its connection is ended",
         ),
     ),
     Mutant(
-        "pauses are remembered when a link ends",
-        "anabranch.core.congestion:Congestion.gone",
-        "self._cut_at.cancel(peer)",
-        "self._cut_at.cancel(peer)\nself._pauses.pop(peer, None)",
-        (
-            "tests/core/test_congestion.py::test_pauses_among_few_neighbours_take_no_more_if_the_link_ends_again_and_again",
+        "every message of a link has a tag",
+        "anabranch.live.transports.connection:Connection._receive",
+        "self._mac.check(covered, message[end:])",
+        "assert covered",
+        ("tests/scenarios/test_attack_on_path.py::test_a_forged_leave_removes_no_node",),
+        row=Row(
+            SOMEBODY_ON_THE_PATH,
+            "adds a message, such as a `Leave` in a node's name",
+            "it has no tag: the link ends with the reason `bad-mac` and is dialled again; the node stays where it is",
         ),
     ),
     Mutant(
-        "neighbours that ask for pauses are replaced",
-        "anabranch.core.peer:Peer._cut",
-        "if reason != LINK_SLOW:",
-        "if reason:",
+        "a tag is checked against the message",
+        "anabranch.core.link_mac:LinkMac.check",
+        "self._receive(position.to_bytes(NONCE_BYTES), tag, message)",
+        "assert len(tag) == MAC_BYTES",
         (
-            "tests/core/test_peer_slow.py::test_neighbour_that_was_cut_for_complaining_is_refused_when_it_dials",
+            "tests/live/transports/test_connection_on_path.py::test_any_altered_byte_of_a_control_message_ends_the_link",
+        ),
+        row=Row(SOMEBODY_ON_THE_PATH, "alters a control message", "the same"),
+    ),
+    Mutant(
+        "a tag covers routes and heads",
+        "anabranch.live.transports.batches",
+        "COVERED_BYTES = 2_048  # of a data packet",
+        "COVERED_BYTES = 8",
+        (
+            "tests/live/transports/test_connection_on_path.py::test_any_altered_byte_of_a_data_message_ends_the_link",
+        ),
+        row=Row(
+            SOMEBODY_ON_THE_PATH,
+            "alters the route or the head of a frame, or exchanges it for another",
+            "the same",
         ),
     ),
     Mutant(
-        "the only neighbour of a part is kept",
-        "anabranch.core.peer:Peer._cut",
-        "if any(len(peers) < 2 for peers in shared if peer in peers):",
-        "if not shared:",
-        (
-            "tests/core/test_peer_slow.py::test_publisher_whose_neighbours_all_complain_keeps_one_and_nine_tenths_of_its_rate",
-        ),
-    ),
-    Mutant(
-        "only named storage nodes slow publishers",
-        "anabranch.core.slow_links:SlowLinks.storage_slow_down",
-        "is_known = permits is not None and permits.stores(part.stream, node)",
-        "is_known = permits is not None",
-        (
-            "tests/core/test_peer_slow.py::test_storage_slow_down_of_a_node_that_the_stream_does_not_name_is_ignored",
-        ),
-    ),
-    Mutant(
-        "pauses of a storage node do not count again",
-        "anabranch.core.slow_links:SlowLinks.storage_slow_down",
-        "is_timely = abs(now * 1000 - message.at_ms) <= STORAGE_PAUSE_AGE_S * 1000",
-        "is_timely = message.at_ms >= 0",
-        ("tests/core/test_peer_slow.py::test_storage_slow_down_of_another_time_is_ignored",),
-    ),
-    Mutant(
-        "a node is dialled once a minute",
-        "anabranch.core.dial_checks:DialChecks._check_at",
-        "self._due.set(peer, at if dialled is None else max(at, dialled.at + EVERY_S))",
-        "self._due.set(peer, at)",
-        (
-            "tests/core/test_dial_checks.py::test_node_is_dialled_once_a_minute_whatever_it_names_and_however_often_it_returns",
-        ),
-    ),
-    Mutant(
-        "dials for the nodes of one host are bounded",
-        "anabranch.core.dial_checks:DialChecks._spend",
-        "if not _allowance(self._of_host, node.host, now).spend(now):",
-        "if node.host is None:",
-        ("tests/core/test_dial_checks.py::test_nodes_of_one_host_are_dialled_at_a_bounded_rate",),
-    ),
-    Mutant(
-        "dials to a host elsewhere are bounded",
-        "anabranch.core.dial_checks:DialChecks._spend",
-        "return _allowance(self._to_host, place[0], now).spend(now)",
-        "return True",
-        (
-            "tests/core/test_dial_checks.py::test_host_that_nodes_elsewhere_name_is_dialled_at_a_bounded_rate_and_serves_its_own",
-        ),
-    ),
-    Mutant(
-        "failed dials are told after the same time",
-        "anabranch.core.dial_checks:DialChecks.checked",
-        "self._to_tell.set(peer, max(now, (dialled.at if dialled else now) + FAILED_AFTER_S))",
-        "self._to_tell.set(peer, now)",
-        (
-            "tests/core/test_dial_checks.py::test_failures_are_told_after_the_same_time_however_fast_they_were",
-        ),
-    ),
-    Mutant(
-        "bodies that never come make room",
-        "anabranch.live.page_server:PageServer._bounded",
-        "gate.begin()",
-        "gate.begin()\nself.waiting.pop(gate, None)",
-        (
-            "tests/live/test_page_server.py::test_connections_whose_bodies_never_come_make_room_for_newcomers",
-        ),
-    ),
-    Mutant(
-        "unproved connections make room",
-        "anabranch.live.transports.websocket:WebSocketTransport._evict",
-        "wire = next(iter(self._pending.get(place, {})), None)",
-        "wire = None",
-        (
-            "tests/live/transports/test_websocket.py::test_one_address_may_have_so_many_pending_and_the_oldest_makes_room",
-        ),
-    ),
-    Mutant(
-        "the fullest place makes room",
-        "anabranch.live.transports.websocket:WebSocketTransport._evict",
-        'place = max(self._pending, key=lambda each: len(self._pending[each]), default="")',
-        'place = next(iter(self._pending), "")',
-        (
-            "tests/live/transports/test_websocket.py::test_place_with_most_pending_connections_makes_room_for_another",
-        ),
-    ),
-    Mutant(
-        "each direction of a link has its key",
+        "the keys of a link are of this link alone",
         "anabranch.core.handshake:_EphemeralKey.agree",
-        "return keys[:KEY_BYTES], keys[KEY_BYTES:]",
-        "return keys[:KEY_BYTES], keys[:KEY_BYTES]",
-        ("tests/core/test_handshake.py::test_both_sides_derive_the_same_two_keys",),
+        "keys = HKDF(SHA256(), 2 * KEY_BYTES, transcript, _DOMAIN).derive(shared)",
+        'keys = HKDF(SHA256(), 2 * KEY_BYTES, b"", _DOMAIN).derive(bytes(len(shared)))',
+        (
+            "tests/live/transports/test_connection_on_path.py::test_a_message_of_another_link_of_the_same_nodes_ends_the_link",
+        ),
+        row=Row(
+            SOMEBODY_ON_THE_PATH,
+            "repeats a message, now or in a later link, or returns it to its sender",
+            "the same",
+        ),
     ),
     Mutant(
-        "the node's own demand of confirmation counts",
+        "a message without its tag ends the link",
+        "anabranch.core.link_mac:LinkMac.check",
+        'raise RemoteError("bad-mac", f"message {position} of the link") from error',
+        "del error",
+        (
+            "tests/live/transports/test_connection_on_path.py::test_frames_that_changed_places_in_a_message_end_the_link",
+        ),
+        row=Row(
+            SOMEBODY_ON_THE_PATH,
+            "changes the order of messages, or of frames in a message",
+            "the same",
+        ),
+    ),
+    Mutant(
+        "no message of a link is passed over",
+        "anabranch.core.link_mac:LinkMac.check",
+        "self._receive(position.to_bytes(NONCE_BYTES), tag, message)",
+        """try:
+    self._receive(position.to_bytes(NONCE_BYTES), tag, message)
+except InvalidTag:
+    self._received = position + 2
+    self._receive((position + 1).to_bytes(NONCE_BYTES), tag, message)""",
+        (
+            "tests/live/transports/test_connection_on_path.py::test_the_message_after_a_dropped_one_ends_the_link",
+        ),
+        row=Row(SOMEBODY_ON_THE_PATH, "drops a message", "the next one ends the link"),
+    ),
+    Mutant(
+        "pongs are no sign of life",
+        "anabranch.live.transports.connection:Connection.on_ws_frame",
+        "pass  # of no ping of ours: it may come unasked",
+        "self._silent_ticks = 0",
+        (
+            "tests/live/transports/test_connection_on_path.py::test_a_link_ends_though_the_attacker_answers_for_the_silent_side",
+        ),
+        row=Row(
+            SOMEBODY_ON_THE_PATH,
+            "drops all messages, and answers pings itself",
+            "the link ends after 12 s: only an echo with a tag shows that the other side lives",
+        ),
+    ),
+    Mutant(
+        "echoes count however late they come",
+        "anabranch.live.transports.connection:Connection._measured",
+        "if asked not in self._asked:",
+        "if asked not in self._asked or asked != self._asked[-1]:",
+        (
+            "tests/live/transports/test_connection_on_path.py::test_a_delay_on_the_path_shows_in_the_round_trip_however_long_it_is",
+        ),
+        row=Row(
+            SOMEBODY_ON_THE_PATH,
+            "delays all messages",
+            "the round trip shows it, and cannot be made to look shorter",
+        ),
+    ),
+    Mutant(
+        "proofs cover the ephemeral keys",
+        "anabranch.core.handshake:digest",
+        "both = (hello.network, hello.node, acceptor, hello.nonce, nonce, hello.key, key)",
+        "both = (hello.network, hello.node, acceptor, hello.nonce, nonce, key[:0])",
+        (
+            "tests/core/test_handshake.py::test_an_ephemeral_key_that_was_exchanged_on_the_path_breaks_the_proof",
+        ),
+        row=Row(
+            SOMEBODY_ON_THE_PATH,
+            "exchanges the keys while the link opens",
+            "the proofs cover them: the link does not open",
+        ),
+    ),
+    Mutant(
+        "changes that neighbours show count",
+        "anabranch.core.registry_reader:RegistryReader.stream",
+        "state = (self.by_neighbours.history(name) or followed.history).state",
+        "state = followed.history.state",
+        (
+            "tests/core/test_neighbour_ledgers.py::test_revocation_shown_by_a_neighbour_counts_at_once",
+        ),
+        row=Row(
+            SOMEBODY_WHOSE_RIGHT_HAS_ENDED,
+            "publishes while its neighbours know of the revocation, and no tracker can be reached",
+            "the revocation counts at every node as soon as one neighbour shows it",
+        ),
+    ),
+    Mutant(
+        "an owner may demand confirmation",
         "anabranch.core.registry_reader:RegistryReader._counts_until",
         "return followed.heard_at + min(self._confirm_within_s, demanded_s or inf)",
-        "return followed.heard_at + (demanded_s or inf)",
+        "return followed.heard_at + max(self._confirm_within_s, demanded_s)",
         (
-            "tests/live/test_node_unconfirmed.py::test_node_with_confirm_within_refuses_rights_that_no_tracker_confirms",
+            "tests/core/test_registry_reader.py::test_right_that_has_to_be_confirmed_counts_until_then",
+        ),
+        row=Row(
+            SOMEBODY_WHOSE_RIGHT_HAS_ENDED,
+            "publishes to a stream whose owner demands confirmation, where no tracker can be reached",
+            "refused when the time is over",
         ),
     ),
     Mutant(
-        "entries for a hole are of the log",
-        "anabranch.core.storage:Storage._take_entries",
-        "if not self._verified.check(frames.peek(entry.frame), entry.frame):",
-        "if not entry.frame:",
-        ("tests/core/test_storage_repair.py::test_a_forgery_costs_the_link",),
-    ),
-    Mutant(
-        "neighbours of other users come first",
-        "anabranch.overlays.regular_graph:RegularGraph._splice_repeats_user",
-        "return both_new or self._repeats_user(a, c) or self._repeats_user(b, e)",
-        "return both_new",
-        (
-            "tests/overlays/test_regular_graph_order.py::test_users_that_are_no_neighbours_yet_come_first",
+        "a pause is of one link",
+        "anabranch.core.slow_links:SlowLinks.slow_down",
+        "self._rest(state, now)",
+        """if state.publishing is not None:
+    self._pause(state, message.pause_ms / 1000, now)""",
+        ("tests/sim/test_byzantine.py::test_complaining_neighbour_does_not_slow_a_publisher",),
+        row=Row(
+            A_NEIGHBOUR,
+            "asks for pauses again and again",
+            "its own link is paused, no other; a node with fewer than three neighbours gives pauses a tenth of the time at most; a link that is paused for long is cut",
         ),
     ),
     Mutant(
-        "a pair in dispute is set apart",
+        "pauses of storage nodes are signed",
+        "anabranch.core.slow_links:SlowLinks.storage_slow_down",
+        "if not self._verify(node, digest, message.signature):",
+        "if not digest:",
+        ("tests/core/test_peer_slow.py::test_storage_slow_down_that_is_forged_costs_the_link",),
+        row=Row(
+            A_NEIGHBOUR,
+            "passes on a pause in the name of a storage node",
+            "the pause is signed, or it costs the link",
+        ),
+    ),
+    Mutant(
+        "changes that neighbours show are signed",
+        "anabranch.core.neighbour_ledgers:NeighbourLedgers.page",
+        "result = shown.take(sender, page, exchange.asked_at, self._verify, now)",
+        "result = shown.take(sender, page, exchange.asked_at, lambda *_: True, now)",
+        ("tests/core/test_neighbour_ledgers.py::test_forged_change_of_a_neighbour_costs_its_link",),
+        row=Row(
+            A_NEIGHBOUR,
+            "shows forged changes of a stream's ledger",
+            "not signed by who may: its link is cut",
+        ),
+    ),
+    Mutant(
+        "a node in dispute with many users waits",
+        "anabranch.core.disputes:Disputes.judge",
+        "self._waiting[node] = max(until, self._waiting.get(node, until))",
+        "self._waiting[node] = now",
+        (
+            "tests/core/test_tracker_lies.py::test_node_that_rejects_all_neighbours_has_none_for_a_while",
+        ),
+        row=Row(
+            A_NEIGHBOUR,
+            "reports its far neighbours as unreachable, to be given nearer ones",
+            "it gets fewer: a node in dispute with several users is placed last, and its slots stay empty",
+        ),
+    ),
+    Mutant(
+        "both ends of a link report it",
+        "anabranch.core.tracked:TrackedPart.is_reported",
+        "return b in self.nodes[a].reported and a in self.nodes[b].reported",
+        "return b in self.nodes[a].reported or a in self.nodes[b].reported",
+        ("tests/core/test_tracker_lies.py::test_dispute_reported_by_one_end_treats_both_alike",),
+        row=Row(
+            A_NEIGHBOUR,
+            "claims a link and refuses the dial, to the same end",
+            "the other end does not report the link, and both are treated alike",
+        ),
+    ),
+    Mutant(
+        "slots of a node in dispute stay empty",
+        "anabranch.core.tracked:TrackedPart.waits",
+        "if not self.disputes.waits(node):",
+        "if node in self.nodes:",
+        (
+            "tests/lab/experiments/test_complaints.py::test_colluders_of_a_quarter_of_an_hour_surround_no_victim",
+        ),
+        row=Row(
+            A_NEIGHBOUR,
+            "rejects all others, together with colluders, until they surround a victim",
+            "no victim loses its honest neighbours in an hour, with 4 colluders of 50",
+        ),
+    ),
+    Mutant(
+        "disputes are counted by users",
         "anabranch.core.disputes:Disputes.record",
-        "self.set_apart(a[0], b[0], now)",
-        "assert now",
+        """self._count(a[0], b[0], b[1], now)
+self._count(b[0], a[0], a[1], now)""",
+        """self._count(a[0], b[0], b[0], now)
+self._count(b[0], a[0], a[0], now)""",
         (
-            "tests/core/test_disputes.py::test_pair_in_dispute_is_apart_in_both_orders_until_its_time_is_over",
+            "tests/core/test_tracker_lies.py::test_nodes_of_one_user_in_dispute_with_a_node_do_not_place_it_last",
+        ),
+        row=Row(
+            A_NEIGHBOUR,
+            "disputes with a victim under many nodes of one user, to have it placed last",
+            "users count, not nodes",
         ),
     ),
     Mutant(
-        "links and pages leave descriptors in reserve",
-        "anabranch.live.descriptors:fit",
-        "room = max(LEAST_LINKS, limit - RESERVED - share_of_pages(limit))",
-        "room = max(LEAST_LINKS, limit)",
-        ("tests/live/test_descriptors.py::test_shares_leave_descriptors_in_reserve",),
-    ),
-    Mutant(
-        "two undialable nodes are no pair",
-        "anabranch.core.tracked:TrackedPart.can_connect",
-        "return known_a is None or known_b is None or known_a.dialable or known_b.dialable",
+        "internal addresses are not dialled from outside",
+        "anabranch.core.dial_checks:DialChecks._may_dial",
+        "return not (node.is_outside and is_internal(host))",
         "return True",
-        ("tests/core/test_tracked.py::test_two_undialable_nodes_are_never_neighbours",),
-    ),
-    Mutant(
-        "a stricter demand that neighbours show counts",
-        "anabranch.core.registry_reader:RegistryReader._counts_until",
-        "state = (self.by_neighbours.history(chain.chain) or chain).state",
-        "state = chain.state",
         (
-            "tests/core/test_neighbour_ledgers.py::test_demand_of_confirmation_shown_by_a_neighbour_counts",
+            "tests/core/test_dial_checks.py::test_address_that_the_tracker_must_not_dial_is_not_dialled",
+        ),
+        row=Row(
+            A_NEIGHBOUR,
+            "names another host's address, to have the tracker dial it",
+            "dialled with the handshake at most once a minute and node, at a bounded rate per host; never an internal address from outside, the tracker itself or a proxy; all failures are told after the same time",
         ),
     ),
     Mutant(
-        "an address names no user",
-        "anabranch.live.transports.dials:read_address",
-        'return None if "@" in urlsplit(address).netloc else parse_url(address)',
-        "return parse_url(address)",
+        "names are judged by where they lead",
+        "anabranch.live.transports.checks:Targets.admits",
+        "return not check.is_outside or ip == check.seen or not (is_here or is_internal(ip))",
+        "return bool(ip)",
         (
-            "tests/live/transports/test_websocket.py::test_dial_of_an_address_with_a_user_fails_and_nothing_else",
+            "tests/live/transports/test_checks.py::test_check_for_a_node_outside_does_not_connect_to_an_internal_host",
+        ),
+        row=Row(
+            A_NEIGHBOUR,
+            "names a host name that leads inside the tracker's network",
+            "the name is resolved first; what it leads to is judged, and then dialled without resolving it again",
         ),
     ),
     Mutant(
-        "a host name lies within no prefix",
-        "anabranch.live.transports.limits:is_within",
-        "return False",
-        "raise",
+        "an address counts once it was dialled",
+        "anabranch.core.reachability:Reachability._decide",
+        "if any(seen.dialable for seen in answers) or self._diallers:",
+        "if answers or self._diallers:",
         (
-            "tests/live/transports/test_limits.py::test_address_is_within_a_prefix_and_a_name_within_none",
+            "tests/live/test_node_undialable.py::test_nodes_that_nobody_can_dial_get_every_message_and_are_told",
+        ),
+        row=Row(
+            A_NEIGHBOUR,
+            "names an address where it does not listen",
+            "others' dials fail; the address counts for nothing once no tracker and no neighbour can dial it",
+        ),
+    ),
+    Mutant(
+        "two trackers agree on a host",
+        "anabranch.core.reachability:Reachability._seen_elsewhere",
+        "needed = min(TRACKERS_THAT_AGREE, len(self._trackers()))",
+        "needed = 1",
+        (
+            "tests/core/test_reachability.py::test_host_that_a_single_tracker_of_two_names_is_never_adopted",
+        ),
+        row=Row(
+            A_TRACKER,
+            "tells a node that it is seen at a host of the tracker's choice",
+            "not adopted unless a second tracker sees the same host, where there is one, and it has been dialled there",
+        ),
+    ),
+    Mutant(
+        "one tracker that reaches a node is enough",
+        "anabranch.core.reachability:Reachability._decide",
+        "if any(seen.dialable for seen in answers) or self._diallers:",
+        "if (answers and all(seen.dialable for seen in answers)) or self._diallers:",
+        (
+            "tests/core/test_reachability.py::test_one_tracker_that_succeeds_outweighs_others_that_fail",
+        ),
+        row=Row(
+            A_TRACKER,
+            "tells a node that it cannot be dialled",
+            "another tracker or a neighbour that has dialled it outweighs it; else the node dials the others itself",
         ),
     ),
 )

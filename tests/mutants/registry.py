@@ -27,6 +27,15 @@ REGISTRY = (
         ),
     ),
     Mutant(
+        "what no tracker confirms does not count",
+        "anabranch.core.registry_reader:RegistryReader._counting",
+        "return self.stream(stream) if followed and now < self._counts_until(followed) else None",
+        "return self.stream(stream) if followed else None",
+        (
+            "tests/core/test_registry_reader.py::test_right_that_has_to_be_confirmed_counts_until_then",
+        ),
+    ),
+    Mutant(
         "changes need the right",
         "anabranch.core.registry:StreamState.allow",
         "if not self.held(author, at_ms) & needed:",

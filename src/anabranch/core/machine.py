@@ -22,6 +22,7 @@ from anabranch.core.storing import ForgetFrames as ForgetFrames
 from anabranch.core.storing import Found as Found
 from anabranch.core.storing import HistoryEnded as HistoryEnded
 from anabranch.core.storing import KeepFrame as KeepFrame
+from anabranch.core.storing import LossAccepted as LossAccepted
 from anabranch.core.storing import Missed as Missed
 from anabranch.core.storing import OfferUnstored as OfferUnstored
 from anabranch.core.storing import Open as Open
@@ -190,6 +191,7 @@ Event = (
     | OfferUnstored
     | Wrote
     | Damaged
+    | LossAccepted
     | Found
 )
 
@@ -243,6 +245,7 @@ class Deliver(msgspec.Struct, gc=False):
     upto: int = MAX_NUMBER
     skip: int = 0
     most: int = MAX_NUMBER  # counted from the beginning of the frame, as `skip` is
+    late: bool = False  # in the log it lies behind a newer frame of its chain
 
 
 class Dropped(msgspec.Struct, gc=False):

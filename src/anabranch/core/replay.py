@@ -394,6 +394,7 @@ class Replay:
         """Return the frames that are good, and which of their messages are wanted."""
         rows: list[_Row] = []
         wanted, is_good = self._wanted, True
+        late = frozenset(answer.late)
         for at, frame in enumerate(answer.frames):
             head = self._inspector.fits(self._key, wanted, frame)
             if head is None or not self._inspector.proves(self._open.part, head, frame):
@@ -401,7 +402,10 @@ class Replay:
                 continue
             offset = MAX_NUMBER if wanted.by_number else answer.offsets[at]
             if wanted.by_number or wanted.start - head.count < offset < wanted.end:
-                rows.append((head, frame, self._cut(head, offset)))
+                cut = self._cut(head, offset)
+                if late and answer.offsets[at : at + 1] and answer.offsets[at] in late:
+                    cut = msgspec.structs.replace(cut, late=True)
+                rows.append((head, frame, cut))
                 self._coverage.take(offset, head.count)
             else:
                 is_good = False

@@ -20,7 +20,8 @@ Look = Callable[[LogQuery, AfterFind], Effect]  # looks something up
 class Disk:
     """Numbers writes and queries, and bounds what has to wait in memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, keep_ms: int | None = None) -> None:
+        self.keep_ms = keep_ms  # the store deletes what is older; None: nothing for its age
         self.problem = ""  # why nothing can be written; empty if all is well
         self.dropped = 0  # frames for which there was no room while they could not be written
         self._token = 0

@@ -14,7 +14,7 @@ from anabranch.core.frames import peek
 from anabranch.core.ids import NodeId
 from anabranch.core.machine import Effect, Send, Sizes
 from anabranch.core.messages import AskEntries, Entries, Resend, Resent
-from anabranch.core.messages.storage import MAX_NUMBER, PAGE_BYTES, Entry, Selection
+from anabranch.core.messages.storage import LATE, MAX_NUMBER, PAGE_BYTES, Entry, Selection
 from anabranch.core.part_log import PartLog
 from anabranch.core.registry_view import Registry
 from anabranch.core.storage_disk import Disk
@@ -102,6 +102,7 @@ class Resends:
             return [*effects, Send(sender, Resent(resend.ticket, problem=problem))]
         status = log.status()
         offsets = (MAX_NUMBER if row.offset is None else row.offset for row in answer.placed)
+        late = (row.offset for row in answer.placed if row.entry.mark == LATE)
         resent = Resent(
             resend.ticket,
             tuple(row.entry.frame for row in answer.placed),
@@ -111,6 +112,7 @@ class Resends:
             status.high,
             "",
             answer.missing,
+            tuple(offset for offset in late if offset is not None and offset < status.high),
         )
         return [*effects, Send(sender, resent)]
 

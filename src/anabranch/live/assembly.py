@@ -12,9 +12,9 @@ from functools import partial
 from math import inf
 
 from anabranch.core.identity import Identity, KnownKeys, Verify
-from anabranch.core.ids import NodeId, StreamPart
+from anabranch.core.ids import NodeId
 from anabranch.core.key_exchange import KeyExchange
-from anabranch.core.machine import KeepKey
+from anabranch.core.machine import KeepFrame, KeepKey
 from anabranch.core.mandate import introduce
 from anabranch.core.messages import Contact
 from anabranch.core.peer import Peer
@@ -69,7 +69,7 @@ def assemble(
     patience_s: float,
     keeps: Keeps | None = None,
     unstored_bytes: int = MAX_UNSTORED_BYTES,
-    lasting: Iterable[tuple[StreamPart, bytes]] | None = None,
+    lasting: Iterable[KeepFrame] | None = None,
     is_address_given: bool = False,
     confirm_within_s: float = inf,
 ) -> tuple[RegistryReader, Peer]:

@@ -289,7 +289,7 @@ class Network:
         left = self.node.left_unstored
         if left and not self._is_told and sys.exc_info()[1] is None:
             self._is_told = True
-            raise not_stored(left, "" if self._folder is None else str(self._folder.path))
+            raise not_stored(left, self._folder)
 
     @property
     def me(self) -> str:

@@ -372,6 +372,7 @@ class Subscription:
                     problem,
                     gaps,
                     key,
+                    deliver.late,
                 )
             )
             missed, gaps = 0, ()

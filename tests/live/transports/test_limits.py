@@ -2,13 +2,7 @@
 
 import pytest
 
-from anabranch.live.transports.limits import (
-    Admission,
-    Limits,
-    is_within,
-    parse_prefix,
-    place_of,
-)
+from anabranch.live.transports.limits import Admission, Limits, is_within, parse_prefix, place_of
 
 
 def admitted(admission: Admission, place: str, count: int, now: float = 0.0) -> int:
@@ -103,15 +97,8 @@ def test_an_address_counts_as_its_network(address: str, place: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "expected"),
-    [
-        ("10.1.2.3", True),
-        ("::ffff:10.1.2.3", True),
-        ("192.0.2.1", False),
-        ("localhost", False),
-        ("proxy.example", False),
-        ("", False),
-    ],
+    ("address", "within"),
+    [("10.1.2.3", True), ("::ffff:10.1.2.3", True), ("11.0.0.1", False), ("localhost", False)],
 )
-def test_address_is_within_a_prefix_and_a_name_within_none(address: str, expected: bool) -> None:
-    assert is_within(address, [parse_prefix("10.0.0.0/8")]) is expected
+def test_an_address_is_within_a_prefix_and_a_host_name_never(address: str, within: bool) -> None:
+    assert is_within(address, [parse_prefix("10.0.0.0/8")]) == within

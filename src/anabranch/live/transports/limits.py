@@ -136,7 +136,7 @@ def parse_prefix(text: str) -> Prefix:
 
 
 def is_within(address: str, prefixes: Sequence[Prefix]) -> bool:
-    """Tell whether an address lies within one of these prefixes; a host name lies within none."""
+    """Tell whether an IP address lies within one of these prefixes; a host name does not."""
     try:
         parsed = _plain(address)
     except ValueError:

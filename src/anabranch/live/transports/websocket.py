@@ -194,9 +194,10 @@ class WebSocketTransport:
         """End the oldest unproved connection of a place, or of the one that has most of them."""
         if place is None:
             place = max(self._pending, key=lambda each: len(self._pending[each]), default="")
-        wire = next(iter(self._pending.get(place, {})), None)
-        if wire is None:
+        pending = self._pending.get(place)
+        if not pending:
             return False
+        wire = next(iter(pending))
         self._forget_pending(wire, place)
         self._admission.release(place, proved=False)
         wire.place = None
