@@ -235,17 +235,15 @@ SECURITY = (
         ),
     ),
     Mutant(
-        "who is removed concurrently grants nothing",
+        "changes of who is removed concurrently come to nothing",
         "anabranch.core.resolution:Rivals.rob",
         "return bool(taken or self.taken_from(PUBLIC) & entry.of_everybody)",
         "return bool(self.taken_from(PUBLIC) & entry.of_everybody)",
-        (
-            "tests/scenarios/test_attack_trackers.py::test_a_removed_administrator_with_a_tracker_for_an_accomplice",
-        ),
+        ("tests/core/test_resolution.py::test_who_is_removed_deletes_nothing",),
         row=Row(
             SOMEBODY_WHOSE_RIGHT_HAS_ENDED,
-            "was an administrator, and has a tracker for an accomplice: pretends to have granted something before its removal",
-            "the grant comes to nothing, since the removal is concurrent with it; it can take rights from others so, never from the owner",
+            "was an administrator, and has a tracker for an accomplice: pretends to have granted something, or deleted the stream, before its removal",
+            "that comes to nothing, since the removal is concurrent with it; it can take rights from others so, never from the owner",
         ),
     ),
     Mutant(
