@@ -13,7 +13,7 @@ from functools import partial
 import msgspec
 
 from anabranch.core.frames import name, peek
-from anabranch.core.ids import NodeId, StreamPart
+from anabranch.core.ids import FrameHead, NodeId, StreamPart
 from anabranch.core.log_election import Election
 from anabranch.core.log_following import CheckPage, Following, Staged
 from anabranch.core.log_handing import MAX_UNPLACED, Handing
@@ -203,9 +203,9 @@ class PartLog:
             self._fills.append(fill)
         return self._after([], now)
 
-    def unplaced(self, rows: list[Placed], are_old: bool, now: float) -> list[Effect]:
+    def unplaced(self, heads: list[FrameHead], now: float) -> list[Effect]:
         """Learn of frames that were found to have no place in the log."""
-        self.handing.add_found(rows, are_old, now)
+        self.handing.add_found(heads, now)
         return self._after([], now)
 
     def receive(self, sender: NodeId, message: FromFellow, now: float) -> list[Effect]:

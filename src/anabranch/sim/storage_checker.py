@@ -18,7 +18,7 @@ from anabranch.core.machine import Deliver, HistoryEnded, Missed, Receipt
 from anabranch.core.messages.registry import NO_HASH
 from anabranch.core.messages.storage import MAX_NUMBER, Selection
 from anabranch.core.peer import Peer
-from anabranch.core.store import HashAt, Page, Placed
+from anabranch.core.store import HashAt, LogState, Page, Placed
 from anabranch.sim.checkers import Checker
 from anabranch.sim.network import SimNode, ToReader
 from anabranch.sim.stored_cluster import StoredCluster
@@ -135,14 +135,19 @@ class StorageChecker(Checker):
                 if size > bound:
                     self.complain(f"{show(node.id)} has {size} {name}, bound {bound}")
             for state in node.disk.logs.states():
-                self._hold_together(node, state.part, state.high)
+                self._hold_together(node, state)
 
-    def _hold_together(self, node: SimNode, part: StreamPart, high: int) -> None:
-        logs = node.disk.logs
-        if high:
+    def _hold_together(self, node: SimNode, state: LogState) -> None:
+        logs, part, high = node.disk.logs, state.part, state.high
+        hidden = [(hole.start, hole.end) for hole in state.missing]  # what is damaged, is not known
+
+        def is_shown(offset: int) -> bool:
+            return not any(start < offset < end for start, end in hidden)
+
+        if high and is_shown(high):
             self._agree(node, part, high, logs.find(HashAt(part, high)).hash)
         for (other, offset), hashed in self._settled.items():
-            if other == part and offset < high:
+            if other == part and offset < high and is_shown(offset):
                 found = logs.find(HashAt(part, offset)).hash
                 if found != hashed:
                     self.complain(f"{show(node.id)} has another log of {part} at {offset}")
