@@ -133,7 +133,9 @@ class PartLog:
         if is_mending == self.is_mending:
             return []
         self.is_mending = is_mending
-        if is_mending and self.standing.is_primary and self.standing.fellows:
+        if is_mending:
+            self._election.cancel()
+        if is_mending and self.standing.is_primary and len(self.standing.members) > 1:
             self.standing.step_down()
         return self._after([], now)
 

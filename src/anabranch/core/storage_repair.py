@@ -94,7 +94,10 @@ class Repairs:
         missing = log.standing.state.missing
         repair = self._repairs.get(log.part)
         if repair is None:
-            return self.add(log, now) if missing and log.is_active else []
+            if not missing or not log.is_active:
+                return []
+            # From now on: the query for the holes may take long, or fail.
+            return self.add(log, now) + log.mend(len(log.standing.members) > 1, now)
         is_written = repair.is_saving and log.fills_written > repair.fills_written
         if repair.is_looking or (repair.known == missing and not is_written):
             return []
@@ -118,7 +121,9 @@ class Repairs:
         """Ask the next of the other storage nodes; after all of them, rest for a while."""
         log, standing = repair.log, repair.log.standing
         others = [node for node in standing.members if node != standing.me]
-        may_have_it = [node for node in standing.fellows if node not in repair.refused]
+        # One that is away may have what nobody else has. Until it has refused too, this node must
+        # not lead: it would give a second place to a frame that is in the hole.
+        may_have_it = [node for node in others if node not in repair.refused]
         effects = log.mend(bool(may_have_it), now)
         if repair.attempts and repair.attempts % max(1, len(others)) == 0 and repair.asked:
             repair.asked, repair.at = None, now + REST_S

@@ -120,9 +120,10 @@ class Resends:
         self, sender: NodeId, ask: AskEntries, log: PartLog | None, now: float
     ) -> list[Effect]:
         """Look entries of a log up for another of the stream's storage nodes."""
-        is_full = self._pages >= MAX_PAGES or self._per_peer.get(sender, 0) >= MAX_PAGES_PER_PEER
-        if is_full or log is None or not log.is_active or sender not in log.standing.members:
+        if log is None or not log.is_active or sender not in log.standing.members:
             return [Send(sender, Entries(ask.ticket, ask.part, ask.start))]
+        if self._pages >= MAX_PAGES or self._per_peer.get(sender, 0) >= MAX_PAGES_PER_PEER:
+            return []  # no entries would mean that this node lacks them
         self._count(sender)
         then = partial(self._found_hash, sender, ask, log)
         return [self._disk.find(HashAt(ask.part, ask.start), then)]
@@ -131,7 +132,10 @@ class Resends:
         self, sender: NodeId, ask: AskEntries, log: PartLog, answer: Answer, now: float
     ) -> list[Effect]:
         end = min(ask.end, log.standing.state.length)
-        if answer.problem or not answer.hash or ask.start >= end:
+        if answer.problem:  # the sender asks again
+            self._discount(sender)
+            return []
+        if not answer.hash or ask.start >= end:
             self._discount(sender)
             return [Send(sender, Entries(ask.ticket, ask.part, ask.start))]
         page = Page(ask.part, Selection(start=ask.start, end=end), end, PAGE_BYTES)
@@ -148,6 +152,8 @@ class Resends:
         now: float,
     ) -> list[Effect]:
         self._discount(sender)
+        if answer.problem:
+            return []
         effects = self._on_damage(log, now) if answer.missing else []
         entries: list[Entry] = []
         at = ask.start

@@ -22,6 +22,7 @@ from anabranch.core.store import HashAt, LogState, Page, Placed
 from anabranch.sim.checkers import Checker
 from anabranch.sim.network import SimNode, ToReader
 from anabranch.sim.stored_cluster import StoredCluster
+from anabranch.sim.stored_in_time import StoredInTime
 
 KEPT_MARKS = 64  # high marks of a part at which logs are compared
 WITHIN_REACH_S = 12.0  # a storage node that has been there for so long could have been asked
@@ -52,6 +53,7 @@ class StorageChecker(Checker):
         self._delivering: Deliver | None = None
         self._settled: dict[tuple[StreamPart, int], bytes] = {}  # hashes at high marks
         self._up_since: dict[NodeId, float] = {}
+        self.in_time = StoredInTime(cluster, self.complain)
         for node in cluster.storage:
             for part in cluster.parts:
                 self.joined(node, part, subscribes=False)
@@ -125,6 +127,7 @@ class StorageChecker(Checker):
     def bounds(self) -> None:
         """Hold tables against their bounds, and the settled parts of all logs together."""
         super().bounds()
+        self.in_time.look()
         now = self._stored.sim.now
         for node in self._stored.storage:
             if not node.alive:
