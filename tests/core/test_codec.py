@@ -114,7 +114,7 @@ EXAMPLES: list[Control] = [
     Vote(PART, 2, 1, 300, True),
     Voted(PART, 2, True, False),
     Lead(PART, 2, 300),
-    Fetch(PART, 2, 300, b"h" * 32, 299),
+    Fetch(PART, 2, 300, b"h" * 32, 299, 2),
     AskEntries(5, PART, 300, 310),
     AskRanges(ticket=6, part=PART, cursor=2**60, after=2**59),
     Ranges(

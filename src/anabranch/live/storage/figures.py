@@ -61,6 +61,16 @@ class StorageFigures(Collector):
             damage.messages,
         )
         yield GaugeMetricFamily(
+            "anabranch_storage_recovering_parts",
+            "Logs that lack what the disk has forgotten.",
+            len(damage.lost),
+        )
+        yield GaugeMetricFamily(
+            "anabranch_storage_disagreeing_parts",
+            "Logs whose settled part differs from that of another storage node.",
+            len(damage.disagreeing),
+        )
+        yield GaugeMetricFamily(
             "anabranch_storage_scrub_progress", "Share of the scrub that is done.", damage.progress
         )
         yield GaugeMetricFamily(

@@ -17,7 +17,7 @@ import msgspec
 from anabranch.core.changes import SetStorage, TrackerEntry, named
 from anabranch.core.identity import Identity, KnownKeys, Verify
 from anabranch.core.ids import StreamPart
-from anabranch.core.machine import Damaged, Find, Found, Write, Wrote
+from anabranch.core.machine import Damaged, Find, Found, LossAccepted, Write, Wrote
 from anabranch.core.messages.registry import NETWORK
 from anabranch.core.part_log import LogStatus
 from anabranch.core.registry_reader import RegistryReader
@@ -32,6 +32,7 @@ from anabranch.live.page_server import PageLimits
 from anabranch.live.storage.damage import SCRUB_DAYS, Damage
 from anabranch.live.storage.disk import LogDisk
 from anabranch.live.storage.http import StorageHttp
+from anabranch.live.storage.losses import taken_requests
 from anabranch.live.storage.ports import Ports, remember, remembered
 from anabranch.live.storage.scrub import Scrub
 from anabranch.live.storage.sqlite import SqliteLogStore
@@ -79,6 +80,7 @@ class StorageProcess:
         scrub_days: float = SCRUB_DAYS,
         recorder: Recorder | None = None,
         trusted: tuple[Prefix, ...] = (),
+        restored: bool = False,
     ) -> None:
         self.identity = load_or_make_key(folder / "storage.key")
         self._address = address
@@ -89,7 +91,10 @@ class StorageProcess:
         self._client_ssl = client_ssl
         self._trusted = trusted  # proxies
         retention = retention or Retention()
+        self._is_restored = restored  # the folder is a copy of an earlier time, perhaps
         self.store = SqliteLogStore(folder / "logs.sqlite")
+        if restored:
+            self.store.require_recovery()
         self.scrub = Scrub(self.store, folder, scrub_days)
         self._known_damage: dict[StreamPart, tuple[Missing, ...]] = {}
         self._deletes = StoreRetention(retention.keep_ms, retention.keep_bytes is not None)
@@ -203,6 +208,7 @@ class StorageProcess:
 
         def storage(user_of: UserOf) -> Storage:
             self.storage = make(user_of, retention=self._deletes)
+            self.storage.is_restored = self._is_restored
             return self.storage
 
         return storage
@@ -227,12 +233,17 @@ class StorageProcess:
     def damage(self) -> Damage:
         """Return the damage on the disk, and how far the scrub is."""
         store = self.store
+        statuses = {part: self.storage.status(part) for part in self.storage.parts()}
+        known = {part: status for part, status in statuses.items() if status is not None}
         return Damage(
             store.missing(),
             store.problem,
             store.is_rebuilding,
             "" if store.kept_aside is None else str(store.kept_aside),
             self.scrub.shown(),
+            {part: status.lost for part, status in known.items() if status.lost is not None},
+            {part: status.disagrees for part, status in known.items() if status.disagrees},
+            {part: status.losses for part, status in known.items() if status.losses},
         )
 
     def _report_damage(self) -> None:
@@ -258,6 +269,8 @@ class StorageProcess:
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             self._report_damage()
+            for stream in taken_requests(self._folder):
+                self.network.node.driver.feed(LossAccepted(stream))
             try:
                 await self._look()
             except Closed:
