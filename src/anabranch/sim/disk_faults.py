@@ -1,8 +1,12 @@
-"""Faults of the disks of storage nodes: rows that rot, lost pages, slow and failing disks.
+"""Faults of the disks of storage nodes: rows that rot, lost pages, slow and forgetful disks.
 
 Rot is latent (rot.py). A row rots at a minority of the storage nodes only: what a majority has,
 can be repaired. The machine hears of damage that its disk has found a moment later, as on a real
 disk. At a crash, a write that is under way is done or not done.
+
+A node forgets only after a crash: the end of its logs, while their records stay; or all that came
+after a backup, with the records. A minority of the nodes may have forgotten something at a time,
+and only while no row is damaged elsewhere.
 """
 
 import random
@@ -13,12 +17,13 @@ import msgspec
 from anabranch.core.ids import NodeId, StreamPart
 from anabranch.core.machine import Damaged
 from anabranch.core.messages.storage import FrameName
-from anabranch.core.store import Missing
+from anabranch.core.store import Missing, Rank
 from anabranch.sim.disks import READ_S, WRITE_S
 from anabranch.sim.network import SimNode
 from anabranch.sim.simulator import Simulator
+from anabranch.sim.stores import MemoryStore
 
-DISK_KINDS = ("rotten rows", "slow disks", "unreadable disks")
+DISK_KINDS = ("rotten rows", "slow disks", "unreadable disks", "lost tails", "restored backups")
 TOLD_EVERY_S = 1.0  # how often a storage node looks whether its disk has found damage
 
 
@@ -37,12 +42,18 @@ class DiskFaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     power_cut_every_s: float = 0.0  # of all storage nodes at once
     power_cut_for_s: float = 3.0
     done_at_crash: float = 0.0  # probability: a write that is under way at a crash is done
+    tail_lost_every_s: float = 0.0  # a storage node crashes, and the ends of its logs are lost
+    tail_messages: int = 100  # at most
+    backup_restored_every_s: float = 0.0  # a storage node crashes, and has an old backup then
+    backup_every_s: float = 5.0  # how often one is made
+    forgets_for_s: float = 3.0  # how long the node is down
 
 
 NO_DISK_FAULTS = DiskFaults()
 
 Repeat = Callable[[float, Callable[[], None]], None]  # mean time between two of a kind
 Later = Callable[[float, Callable[[], None]], None]
+Stop = Callable[[SimNode, float], None]  # crash a storage node, to start again after a while
 
 
 class DiskMishaps:
@@ -62,10 +73,12 @@ class DiskMishaps:
         self._parts = parts
         self._faults = faults
         self._rng = rng
+        self._owed: dict[NodeId, dict[StreamPart, Rank]] = {}  # of nodes that have forgotten it
+        self._backups: dict[NodeId, MemoryStore] = {}
         self._known: dict[NodeId, tuple[object, dict[StreamPart, tuple[Missing, ...]]]] = {}
         self._counts = counts
 
-    def start(self, repeat: Repeat, later: Later) -> None:
+    def start(self, repeat: Repeat, later: Later, stop: Stop) -> None:
         """Begin."""
         faults = self._faults
         if faults == NO_DISK_FAULTS:
@@ -76,6 +89,10 @@ class DiskMishaps:
         repeat(faults.page_lost_every_s, lambda: self._rot(faults.page_rows, later))
         repeat(faults.slow_every_s, lambda: self._slow(later))
         repeat(faults.unreadable_every_s, lambda: self._fail_to_read(later))
+        repeat(faults.tail_lost_every_s, lambda: self._forget(stop, self._lose_tail))
+        repeat(faults.backup_restored_every_s, lambda: self._forget(stop, self._restore))
+        if faults.backup_restored_every_s:
+            repeat(faults.backup_every_s, self._back_up)
         self._tell_damage()
 
     def heal(self) -> None:
@@ -103,6 +120,8 @@ class DiskMishaps:
 
     def _spare(self, part: StreamPart, offset: int | None, name: FrameName) -> int:
         """Return at how many storage nodes a row may rot besides those where it has."""
+        if self._has_forgetful():
+            return 0
         harmed = sum(self._is_harmed(each, part, offset, name) for each in self._storage)
         return (len(self._storage) - 1) // 2 - harmed
 
@@ -143,6 +162,54 @@ class DiskMishaps:
                     self._sim.tell(node, Damaged(part))
         self._sim.at(self._sim.now + TOLD_EVERY_S, self._tell_damage)
 
+    # --- Forgetful disks ------------------------------------------------------------------
+
+    def _forget(self, stop: Stop, how: Callable[[SimNode], None]) -> None:
+        """Let a node crash and forget something, if the others can have it."""
+        node = self._rng.choice(self._storage)
+        forgetful = [each for each in self._storage if self._is_forgetful(each)]
+        others = [each for each in self._storage if each is not node]
+        is_too_much = len(forgetful) + (node not in forgetful) > (len(self._storage) - 1) // 2
+        if not node.alive or is_too_much or any(map(_is_damaged, others)):
+            return
+        owed = {state.part: state.rank for state in node.disk.logs.states()}
+        before = self._owed.get(node.id, {}) if node in forgetful else {}
+        self._owed[node.id] = {part: max(owed[part], before.get(part, (0, 0))) for part in owed}
+        stop(node, self._faults.forgets_for_s * self._rng.uniform(0.5, 1.5))
+        how(node)
+
+    def _lose_tail(self, node: SimNode) -> None:
+        self._counts["lost tails"] += 1
+        for state in node.disk.logs.states():
+            lost = self._rng.randint(0, self._faults.tail_messages)
+            node.disk.logs.forget(state.part, max(state.start, state.length - lost))
+
+    def _restore(self, node: SimNode) -> None:
+        """Put an old backup in the place of the node's folder; the operator says so, as a rule."""
+        backup = self._backups.get(node.id)
+        if backup is not None:
+            self._counts["restored backups"] += 1
+            node.disk.logs.restore(backup)
+            node.disk.logs.require_recovery()
+
+    def _back_up(self) -> None:
+        for node in self._storage:
+            self._backups[node.id] = node.disk.logs.copy()
+
+    def _is_forgetful(self, node: SimNode) -> bool:
+        """Tell whether a node still lacks what it had before it forgot."""
+        owed = self._owed.get(node.id)
+        if owed is None:
+            return False
+        ranks = {state.part: state.rank for state in node.disk.logs.states()}
+        if all(ranks.get(part, (0, 0)) >= rank for part, rank in owed.items()):
+            del self._owed[node.id]
+            return False
+        return True
+
+    def _has_forgetful(self) -> bool:
+        return any(map(self._is_forgetful, self._storage))
+
     # --- Slow and failing disks -----------------------------------------------------------
 
     def _slow(self, later: Later) -> None:
@@ -170,3 +237,8 @@ class DiskMishaps:
         while done < under_way and self._rng.random() < self._faults.done_at_crash:
             done += 1
         return done
+
+
+def _is_damaged(node: SimNode) -> bool:
+    logs = node.disk.logs
+    return len(node.disk.rot) > 0 or any(state.missing for state in logs.states())

@@ -80,7 +80,7 @@ class Mishaps:
             self._repeat(faults.storage_crash_every_s, self._crash_storage)
             self._repeat(faults.disk_full_every_s, self._fill_disk)
             self._repeat(faults.disks.power_cut_every_s, self._cut_power)
-            self._disks.start(self._repeat, self._later)
+            self._disks.start(self._repeat, self._later, self._stop_storage)
         self._repeat(faults.clog_every_s, self._clog_one)
 
     def heal(self) -> None:

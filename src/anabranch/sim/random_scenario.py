@@ -183,6 +183,11 @@ def _random_disk_faults(seed: int) -> DiskFaults:
         power_cut_every_s=maybe(5, 15, 0.3),
         power_cut_for_s=round(rng.uniform(0.1, 6), 3),
         done_at_crash=round(rng.uniform(0, 1), 3),
+        tail_lost_every_s=maybe(3, 12, 0.4),
+        tail_messages=rng.choice([5, 50, 1_000]),
+        backup_restored_every_s=maybe(5, 15, 0.3),
+        backup_every_s=round(rng.uniform(1, 10), 3),
+        forgets_for_s=round(rng.uniform(0.1, 6), 3),
     )
 
 

@@ -70,9 +70,7 @@ class StoredInTime:
         for node in self._cluster.storage:
             high = next((s.high for s in node.disk.logs.states() if s.part == part), 0)
             rows = node.disk.logs.names(part)
-            stored |= {
-                (name.chain, name.last) for at, name in rows if at is not None and at < high
-            }
+            stored |= {(name.chain, name.last) for at, name in rows if at is not None and at < high}
         return stored
 
     def _state(self) -> object:
