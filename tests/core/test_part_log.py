@@ -265,7 +265,7 @@ def test_followers_are_sent_what_is_on_the_disk_and_it_is_settled_when_one_has_i
 
 def test_idle_question_that_meets_an_entry_on_its_way_does_not_get_it_twice() -> None:
     desk = leading()
-    idle = Fetch(PART, 1, 0, NO_HASH, 0)
+    idle = Fetch(PART, 1, 0, NO_HASH, 0, 1)
     desk.hear(ONE, idle)
     desk.take(chain().frame())
     assert [len(page.entries) for _, page in sent(Fetched, desk.save())] == [1]
@@ -274,7 +274,7 @@ def test_idle_question_that_meets_an_entry_on_its_way_does_not_get_it_twice() ->
     [(_, again)] = sent(Fetched, desk.wait(1.0))
     assert len(again.entries) == 1, "the first page may be lost"
     desk.wait(0.5)
-    desk.hear(ONE, Fetch(PART, 1, 1, page_end(again), 0))
+    desk.hear(ONE, Fetch(PART, 1, 1, page_end(again), 0, 1))
     assert desk.status.high == 1
 
 

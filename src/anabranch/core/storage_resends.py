@@ -121,7 +121,7 @@ class Resends:
     ) -> list[Effect]:
         """Look entries of a log up for another of the stream's storage nodes."""
         if log is None or not log.is_active or sender not in log.standing.members:
-            return [Send(sender, Entries(ask.ticket, ask.part, ask.start))]
+            return [Send(sender, _no_entries(ask, log))]
         if self._pages >= MAX_PAGES or self._per_peer.get(sender, 0) >= MAX_PAGES_PER_PEER:
             return []  # no entries would mean that this node lacks them
         self._count(sender)
@@ -137,7 +137,7 @@ class Resends:
             return []
         if not answer.hash or ask.start >= end:
             self._discount(sender)
-            return [Send(sender, Entries(ask.ticket, ask.part, ask.start))]
+            return [Send(sender, _no_entries(ask, log))]
         page = Page(ask.part, Selection(start=ask.start, end=end), end, PAGE_BYTES)
         then = partial(self._found_entries, sender, ask, log, answer.hash)
         return [self._disk.find(page, then)]
@@ -164,7 +164,8 @@ class Resends:
             if at > ask.end:
                 break
             entries.append(row.entry)
-        found = Entries(ask.ticket, ask.part, ask.start, hashed, tuple(entries))
+        length = _length_of(log)
+        found = Entries(ask.ticket, ask.part, ask.start, hashed, tuple(entries), length)
         return [*effects, Send(sender, found)]
 
     def sizes(self) -> Sizes:
@@ -176,6 +177,16 @@ class Resends:
                 MAX_PAGES_PER_PEER,
             ),
         }
+
+
+def _no_entries(ask: AskEntries, log: PartLog | None) -> Entries:
+    length = _length_of(log) if log is not None else 0
+    return Entries(ticket=ask.ticket, part=ask.part, offset=ask.start, length=length)
+
+
+def _length_of(log: PartLog) -> int:
+    """Return how far a log has come, or had come before its disk forgot a part of it."""
+    return max(log.standing.state.length, log.standing.owed[1])
 
 
 def _lacks_end(wanted: Selection, answer: Answer, log: PartLog, now: float) -> bool:
