@@ -143,6 +143,7 @@ def random_storage_scenario(seed: int, most_nodes: int = 10) -> Scenario:
         clog_for_s=round(rng.uniform(0.1, 8), 3),
         disks=_random_disk_faults(seed),
     )
+    reads = random.Random(f"{seed}/histories")
     return Scenario(
         name=f"random-storage-{seed}",
         nodes=nodes,
@@ -158,6 +159,7 @@ def random_storage_scenario(seed: int, most_nodes: int = 10) -> Scenario:
         faults=faults,
         storage=storage,
         copies=rng.randint(0, storage),
+        histories_per_s=round(reads.uniform(0.1, 1), 3) if reads.random() < 0.7 else 0.0,
     )
 
 

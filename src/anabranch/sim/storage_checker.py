@@ -20,6 +20,7 @@ from anabranch.core.messages.storage import MAX_NUMBER, Selection
 from anabranch.core.peer import Peer
 from anabranch.core.store import HashAt, LogState, Page, Placed
 from anabranch.sim.checkers import Checker
+from anabranch.sim.history_checker import HistoryChecker
 from anabranch.sim.network import SimNode, ToReader
 from anabranch.sim.stored_cluster import StoredCluster
 from anabranch.sim.stored_in_time import StoredInTime
@@ -54,9 +55,15 @@ class StorageChecker(Checker):
         self._settled: dict[tuple[StreamPart, int], bytes] = {}  # hashes at high marks
         self._up_since: dict[NodeId, float] = {}
         self.in_time = StoredInTime(cluster, self.complain)
+        self.histories = HistoryChecker(cluster, self.complain)
         for node in cluster.storage:
             for part in cluster.parts:
                 self.joined(node, part, subscribes=False)
+
+    def died(self, node: SimNode) -> None:
+        """A node's next life begins with nothing delivered, and reads nothing."""
+        super().died(node)
+        self.histories.died(node.id)
 
     # --- What the simulator shows ---------------------------------------------------------
 
@@ -66,6 +73,8 @@ class StorageChecker(Checker):
         ticket, head = deliver.to, deliver.head
         if ticket in self._histories:
             self._histories[ticket].append(head)
+        if ticket in self.histories:
+            self.histories.take(ticket, head)
         key = (ticket, (head.part, head.chain))
         position = self._positions.get(key)
         if position is not None and head.last <= max(position, deliver.after):
@@ -80,13 +89,16 @@ class StorageChecker(Checker):
     ) -> None:
         """Keep the usual books of what comes live."""
         deliver = self._delivering
-        if deliver is None or deliver.to not in self._histories:
+        ticket = deliver.to if deliver is not None else 0
+        if ticket not in self._histories and ticket not in self.histories:
             super().delivered(node, head, frame, hops, delay_s)
 
     def reader(self, node: SimNode, word: ToReader, now: float) -> None:
         """Take note of gaps, histories and receipts."""
         if type(word) is Missed:
             self._missed(node, word, now)
+        elif type(word) is HistoryEnded and word.to in self.histories:
+            self.histories.end(word)
         elif type(word) is HistoryEnded:
             self._ended[word.to] = word.problem
         elif type(word) is Receipt:
@@ -166,6 +178,7 @@ class StorageChecker(Checker):
 
     def settled(self) -> None:
         """All logs are the same, complete, and hold what was acknowledged."""
+        self.histories.check()
         for part in self._stored.parts:
             states = [
                 state
