@@ -201,8 +201,10 @@ class DiskMishaps:
         owed = self._owed.get(node.id)
         if owed is None:
             return False
-        ranks = {state.part: state.rank for state in node.disk.logs.states()}
-        if all(ranks.get(part, (0, 0)) >= rank for part, rank in owed.items()):
+        states = node.disk.logs.states()
+        ranks = {state.part: state.rank for state in states}
+        has_all = all(ranks.get(part, (0, 0)) >= rank for part, rank in owed.items())
+        if has_all and not any(state.is_restored for state in states):
             del self._owed[node.id]
             return False
         return True

@@ -1,9 +1,8 @@
 """Checks histories that are read while faults are at work: complete, or what is lost is named.
 
 A reader that asks for the whole log gets every frame that lay below the high-water marks of all
-storage nodes when it asked. In the order of offsets it gets more, and without a hole. What it does
-not get is named, by offsets, when the history ends. One that ends with another problem makes no
-promise.
+storage nodes when it asked. What it does not get is named, by offsets, when the history ends. One
+that ends with another problem makes no promise.
 """
 
 from collections.abc import Callable
@@ -12,7 +11,7 @@ import msgspec
 
 from anabranch.core.frames import peek
 from anabranch.core.ids import ChainKey, FrameHead, NodeId, StreamPart, show
-from anabranch.core.machine import HistoryEnded
+from anabranch.core.machine import Close, HistoryEnded
 from anabranch.core.messages.storage import MAX_NUMBER, Selection, Span
 from anabranch.core.store import Page
 from anabranch.sim.network import SimNode
@@ -28,7 +27,6 @@ class _History(msgspec.Struct):
 
     node: NodeId
     part: StreamPart
-    by_number: bool
     high: int  # the lowest high-water mark when it began
     got: set[Name]
     ended: HistoryEnded | None = None
@@ -49,17 +47,25 @@ class HistoryChecker:
     def open(self, node: SimNode, part: StreamPart) -> None:
         """Let a node read a whole log, in the order of offsets and of numbers by turns."""
         ticket = self._cluster.next_ticket
-        way = WAYS[ticket % 2]
-        self._histories[ticket] = _History(node.id, part, way.by_number, self._high(part), set())
-        self._cluster.open(node, part, way, live=False)
+        self._histories[ticket] = _History(node.id, part, self._high(part), set())
+        self._cluster.open(node, part, WAYS[ticket % 2], live=False)
 
     def take(self, ticket: int, head: FrameHead) -> None:
         """Note a frame that was delivered."""
-        self._histories[ticket].got.add((head.chain, head.last))
+        if self._histories[ticket].ended is None:
+            self._histories[ticket].got.add((head.chain, head.last))
 
     def end(self, ended: HistoryEnded) -> None:
-        """Note the end of a history."""
-        self._histories[ended.to].ended = ended
+        """Note the end of a history, and close it."""
+        history, sim = self._histories[ended.to], self._cluster.sim
+        history.ended = ended
+        node = sim.nodes[history.node]
+
+        def close() -> None:
+            if self._cluster.reading.pop(ended.to, None) is not None:
+                sim.tell(node, Close(ended.to))
+
+        sim.at(sim.now, close)
 
     def died(self, node: NodeId) -> None:
         """Forget the histories that a node was reading."""
@@ -88,12 +94,8 @@ class HistoryChecker:
 
     def _due(self, history: _History) -> dict[Name, Span]:
         """Return the frames that a reader must have got, with their offsets."""
-        every = self._frames(history.part, MAX_NUMBER)
-        high = history.high
-        if not history.by_number:
-            ends = [every[name].end for name in history.got if name in every]
-            high = max([high, *ends])
-        return {name: at for name, at in every.items() if at.end <= high}
+        every = self._frames(history.part)
+        return {name: at for name, at in every.items() if at.end <= history.high}
 
     def _high(self, part: StreamPart) -> int:
         """Return the lowest high-water mark."""
@@ -102,13 +104,13 @@ class HistoryChecker:
             for node in self._cluster.storage
         )
 
-    def _frames(self, part: StreamPart, high: int) -> dict[Name, Span]:
+    def _frames(self, part: StreamPart) -> dict[Name, Span]:
         """Return the frames of all logs, with their offsets."""
         best: dict[Name, Span] = {}
         for node in self._cluster.storage:
             following: Selection | None = Selection()
             while following is not None:
-                found = node.disk.logs.find(Page(part, following, high, 1 << 40))
+                found = node.disk.logs.find(Page(part, following, MAX_NUMBER, 1 << 40))
                 following = found.following
                 for row in found.placed:
                     head, offset = peek(row.entry.frame), row.offset or 0
