@@ -285,6 +285,22 @@ def test_own_mark_of_later_proves_that_a_node_was_restored_from_an_old_copy() ->
     assert Desk(store=desk.store).status.lost is not None, "its record has it now"
 
 
+def test_candidate_that_learns_of_its_own_later_mark_does_not_lead() -> None:
+    desk = Desk(store=filled(10), links=False, answers=False)
+    for node in (ONE, TWO):
+        desk.link(node)
+        desk.hear(node, told(10))
+    desk.wait(4.0)
+    desk.hear(TWO, Voted(PART, 2, True, False))
+    desk.settle()
+    desk.hear(ONE, told(20, mark=signed(20)))
+    desk.hear(TWO, Voted(PART, 2, True, True))
+    desk.settle()
+    desk.hear(TWO, Voted(PART, 2, True, True))
+    assert desk.status.primary is None
+    assert desk.state.log_epoch == 1
+
+
 def test_mark_of_an_epoch_before_the_recorded_promise_says_nothing_against_a_log() -> None:
     """The log may have been cut since, under a later leader."""
     store = filled(10)

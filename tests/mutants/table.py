@@ -1,6 +1,7 @@
 """All mutants, by subject."""
 
 from mutants.calm import CALM
+from mutants.forgetting import FORGETTING
 from mutants.frames import FRAMES
 from mutants.keys import KEYS
 from mutants.links import LINKS
@@ -10,4 +11,7 @@ from mutants.security import SECURITY as SECURITY
 from mutants.spark import SPARK
 from mutants.storage import STORAGE
 
-MUTANTS = (*CALM, *FRAMES, *KEYS, *LINKS, *READING, *REGISTRY, *SPARK, *STORAGE, *SECURITY)
+MUTANTS = (
+    *(*CALM, *FORGETTING, *FRAMES, *KEYS, *LINKS, *READING, *REGISTRY),
+    *(*SPARK, *STORAGE, *SECURITY),
+)

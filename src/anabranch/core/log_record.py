@@ -75,10 +75,11 @@ class Records:
         self._below: dict[StreamPart, None] = {}
 
     def compare(self, states: Mapping[StreamPart, LogState], hash_at: HashAt) -> Changes:
-        """Compare all logs with their records, when a store is opened; return missing records.
+        """Compare all logs with their records, when a store is opened; return what to record.
 
-        A log of the recorded rank with another hash is not the log that was recorded: nobody can
-        say how much of it is right, so the other storage nodes are asked.
+        The logs must be synchronised before that is written. A log of the recorded rank with
+        another hash is not the log that was recorded: nobody here can say how much of it is right,
+        so the other storage nodes are asked.
         """
         self._below = {}
         changes: Changes = {}
@@ -89,11 +90,13 @@ class Records:
             state = states.get(part) or LogState(part)
             if state.rank < record.rank:
                 self._below[part] = None
-            elif state.log_epoch == record.log_epoch and record.length >= state.start:
+                continue
+            if state.log_epoch == record.log_epoch and record.length >= state.start:
                 found = hash_at(part, record.length) if record.hash else b""
                 if found and found != record.hash:
-                    changes[part] = msgspec.structs.replace(record, is_restored=True)
-        return changes
+                    record = msgspec.structs.replace(record, is_restored=True)
+            changes[part] = self._raised(record, state)
+        return {part: to for part, to in changes.items() if to != self.saved.get(part)}
 
     def lowered(self, batches: Iterable[Sequence[LogWrite]]) -> Changes:
         """Return what has to be on the disk before these writes are."""

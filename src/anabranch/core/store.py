@@ -222,7 +222,7 @@ class KeepMarks(msgspec.Struct, frozen=True):
 class Owe(msgspec.Struct, frozen=True):
     """The log had come at least so far, as the other storage nodes say.
 
-    If a majority of them was heard (`by_majority`), a log that was restored needs no more than that.
+    If a majority of them was heard (`by_majority`), a restored log needs no more than that.
     """
 
     part: StreamPart

@@ -24,7 +24,7 @@ from anabranch.live.storage.schema import explain
 APPLICATION_ID = 0x414E5243  # "ANRC"
 RECORD_VERSION = 1
 BUSY_MS = 2_000
-CHECKPOINT_PAGES = 64  # the file is small: what is written ahead soon goes to its place
+CHECKPOINT_PAGES = 1_000  # of what is written ahead: each checkpoint synchronises twice more
 
 _SCHEMA = """
 CREATE TABLE records (
@@ -100,7 +100,9 @@ class RecordFile:
         return apsw.SQLITE_OK
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Let go of the file, with everything in its place if the disk lets us."""
+        with suppress(apsw.Error):
+            self._database.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         self._database.close()
 
 
@@ -135,6 +137,7 @@ def _open(path: Path, vfs: str | None) -> tuple[apsw.Connection, bool]:
     database = apsw.Connection(str(path), vfs=vfs)
     try:
         database.set_busy_timeout(BUSY_MS)
+        database.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # its errors would not be ours
         tables = database.execute("SELECT count(*) FROM sqlite_schema").get
         application = database.pragma("application_id")
         if tables and application != APPLICATION_ID:

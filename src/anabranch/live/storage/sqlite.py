@@ -178,18 +178,23 @@ class SqliteLogStore:
         is_marked = self._writer.execute("SELECT count(*) FROM recorded").get
         if file.is_lost or (file.is_new and is_marked):
             changes |= self._records.restore(states)
+        self._mark_recorded()
         file.save(changes)
         self._records.keep(changes)
-        self._mark_recorded()
 
     def _hash_at(self, part: StreamPart, offset: int) -> bytes:
         return self.find(HashAt(part, offset)).hash
 
     def _mark_recorded(self) -> None:
-        """Let the file of the logs say that a record belongs to it."""
-        if not self._writer.execute("SELECT count(*) FROM recorded").get:
-            now_ms = int(time.time() * 1000)
-            self._writer.execute("INSERT INTO recorded VALUES (?)", (now_ms,))
+        """Let the file of the logs say that a record belongs to it.
+
+        This is a commit, and with it all is synchronised that a killed process has written before.
+        """
+        self._writer.execute("BEGIN IMMEDIATE")
+        self._writer.execute("DELETE FROM recorded")
+        now_ms = int(time.time() * 1000)
+        self._writer.execute("INSERT INTO recorded VALUES (?)", (now_ms,))
+        self._writer.execute("COMMIT")
 
     def states(self) -> list[LogState]:
         """Return how all logs stand, as a machine that starts needs to know."""
