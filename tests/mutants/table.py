@@ -1,6 +1,7 @@
 """All mutants, by subject."""
 
 from mutants.calm import CALM
+from mutants.five import FIVE
 from mutants.forgetting import FORGETTING
 from mutants.frames import FRAMES
 from mutants.keys import KEYS
@@ -12,6 +13,6 @@ from mutants.spark import SPARK
 from mutants.storage import STORAGE
 
 MUTANTS = (
-    *(*CALM, *FORGETTING, *FRAMES, *KEYS, *LINKS, *READING, *REGISTRY),
+    *(*CALM, *FIVE, *FORGETTING, *FRAMES, *KEYS, *LINKS, *READING, *REGISTRY),
     *(*SPARK, *STORAGE, *SECURITY),
 )

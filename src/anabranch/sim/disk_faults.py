@@ -224,7 +224,9 @@ class DiskMishaps:
         node.disk.write_s, node.disk.read_s = WRITE_S, READ_S
 
     def _fail_to_read(self, later: Later) -> None:
-        node = self._rng.choice(self._storage)
+        """Let every query fail, most often where something is being repaired."""
+        holed = [each for each in self._storage if each.alive and _has_holes(each)]
+        node = self._rng.choice(holed or self._storage)
         self._counts["unreadable disks"] += 1
         node.disk.read_problem = "the disk cannot be read"
 
@@ -242,5 +244,8 @@ class DiskMishaps:
 
 
 def _is_damaged(node: SimNode) -> bool:
-    logs = node.disk.logs
-    return len(node.disk.rot) > 0 or any(state.missing for state in logs.states())
+    return len(node.disk.rot) > 0 or _has_holes(node)
+
+
+def _has_holes(node: SimNode) -> bool:
+    return any(state.missing for state in node.disk.logs.states())

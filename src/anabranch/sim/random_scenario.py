@@ -180,7 +180,7 @@ def _random_disk_faults(seed: int) -> DiskFaults:
         slow_every_s=maybe(3, 15, 0.4),
         slow_for_s=round(rng.uniform(0.5, 8), 3),
         slow_s=round(rng.uniform(0.05, 3), 3),
-        unreadable_every_s=maybe(4, 15, 0.3),
+        unreadable_every_s=maybe(1, 10, 0.4),
         unreadable_for_s=round(rng.uniform(0.1, 6), 3),
         power_cut_every_s=maybe(5, 15, 0.3),
         power_cut_for_s=round(rng.uniform(0.1, 6), 3),

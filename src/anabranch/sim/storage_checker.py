@@ -14,7 +14,7 @@ from itertools import cycle
 
 from anabranch.core.frames import peek
 from anabranch.core.ids import ChainKey, FrameHead, NodeId, PartKey, StreamPart, part_key, show
-from anabranch.core.machine import Deliver, HistoryEnded, Missed, Receipt
+from anabranch.core.machine import Deliver, HistoryEnded, Missed, Notice, Receipt
 from anabranch.core.messages.registry import NO_HASH
 from anabranch.core.messages.storage import MAX_NUMBER, Selection
 from anabranch.core.peer import Peer
@@ -111,6 +111,15 @@ class StorageChecker(Checker):
                     before = self.acknowledged.setdefault((storage, held.digest), held.offset)
                     if before != held.offset:
                         self.complain(f"{show(storage)} signed {before} and {held.offset}")
+
+    def noticed(self, node: SimNode, notice: Notice, now: float) -> None:
+        """Check that a log which is called repaired is whole."""
+        super().noticed(node, notice, now)
+        if notice.kind == "repaired":
+            states = [s for s in node.disk.logs.states() if s.part == notice.part and s.missing]
+            for state in states:
+                spans = ", ".join(f"{hole.start} to {hole.end}" for hole in state.missing)
+                self.complain(f"{show(node.id)} calls {state.part} repaired, and lacks {spans}")
 
     def _missed(self, node: SimNode, missed: Missed, now: float) -> None:
         self.gaps += 1
