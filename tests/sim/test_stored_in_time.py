@@ -30,7 +30,7 @@ def test_run_in_which_all_is_stored_has_no_complaint() -> None:
 
 def test_frame_that_is_held_and_not_stored_is_complained_of_once() -> None:
     bench = Bench()
-    look(bench, WITHIN_S)
+    look(bench, WITHIN_S - 1)
     bench.sim.run(bench.sim.now + 1.0)
     forget(bench)
     bench.checker.in_time.look()
