@@ -192,8 +192,11 @@ def _length_of(log: PartLog) -> int:
 def _lacks_end(wanted: Selection, answer: Answer, log: PartLog, now: float) -> bool:
     """Tell whether a page would pass for the end of all that there is, while others have more.
 
-    In the order of offsets it would not: who reads so is told the high mark, and looks again.
+    In the order of offsets the requester is told the high mark, and looks again if it wants more.
+    But the mark of a log that has forgotten its end, or has just been opened, is too low.
     """
-    is_open = wanted.by_number and wanted.upto == MAX_NUMBER
+    standing = log.standing
     is_end = answer.following is None or wanted.last > 0
-    return is_open and is_end and log.standing.is_behind(now)
+    if not wanted.by_number:
+        return is_end and wanted.end > standing.high and standing.is_unsure(now)
+    return is_end and wanted.upto == MAX_NUMBER and standing.is_behind(now)
