@@ -4,12 +4,12 @@ import msgspec
 import pytest
 
 from anabranch.core.errors import RemoteError
-from anabranch.core.machine import Damaged, Notice
+from anabranch.core.machine import Damaged, Found, Notice
 from anabranch.core.messages import AskEntries, Entries, Fetch, Resend, Resent, Vote, Voted
 from anabranch.core.messages.registry import NO_HASH
 from anabranch.core.messages.storage import MAX_NUMBER, Entry, Selection, Span
 from anabranch.core.storage_repair import ANSWER_S, REST_S
-from anabranch.core.store import Fill, HashAt, Page, hash_after
+from anabranch.core.store import Answer, Fill, HashAt, Page, hash_after
 from machines import NODES, PART, Chain, forged, of, sent
 from storage_desk import PUBLISHERS, READER, Desk, name_of
 from storage_world import StorageWorld
@@ -200,3 +200,101 @@ def test_a_world_of_three_mends_its_disks_by_itself() -> None:
     world.run(90)
     assert all(len(world.log(place)) == 12 for place in range(3))
     world.check_end()
+
+
+def test_log_whose_holes_cannot_be_read_is_not_called_repaired() -> None:
+    desk, _, _ = damaged()
+    desk.tell(Damaged(PART))
+    [find] = desk.finds
+    desk.finds = []
+    effects = desk.tell(Found(find.token, Answer(problem="the disk cannot be read")))
+    effects += desk.wait(ANSWER_S - 0.1)
+    assert of(Notice, effects) == []
+    found = desk.wait(0.2) + desk.look()
+    assert [notice.kind for notice in of(Notice, found)] == ["damaged"]
+    assert sent(AskEntries, found) != []
+
+
+def test_node_with_a_hole_does_not_lead_while_one_that_is_away_may_have_it() -> None:
+    desk, _, _ = damaged()
+    asked = sent(AskEntries, desk.tell(Damaged(PART)) + desk.look())
+    desk.link(ONE, up=False)
+    asked += sent(AskEntries, desk.wait(ANSWER_S))
+    [_, (to, question)] = asked
+    assert to == TWO
+    desk.hear(TWO, Entries(question.ticket, PART, 1))
+    for _ in range(30):
+        desk.settle()
+        assert sent(Vote, desk.wait(1.0)) == []
+    assert desk.status.primary is None
+
+
+def test_node_leads_only_when_all_others_lack_every_hole() -> None:
+    desk, _, _ = damaged(5, lost=(1, 3))
+    effects = desk.tell(Damaged(PART)) + desk.look()
+    for _ in range(2):
+        [(to, question)] = sent(AskEntries, effects)
+        assert question.start == 1
+        effects = desk.hear(to, Entries(question.ticket, PART, 1, length=5)) + desk.settle()
+    [(to, question)] = sent(AskEntries, effects)
+    assert question.start == 3, "the next hole is asked for at once"
+    assert sent(Vote, desk.wait(ANSWER_S - 0.1)) == []
+
+
+def test_storage_node_that_cannot_read_does_not_say_that_it_lacks_entries() -> None:
+    desk, _, _ = damaged(3, lost=())
+    desk.hear(ONE, AskEntries(7, PART, 1, 2))
+    for problem in ("", "the disk cannot be read"):
+        [find] = desk.finds
+        desk.finds = []
+        answer = Answer(problem=problem) if problem else desk.store.find(find.query)
+        assert desk.tell(Found(find.token, answer)) == []
+
+
+def test_new_primary_takes_back_unsettled_damage_that_was_on_no_other_disk() -> None:
+    before, frames, _ = damaged(2, lost=())
+    chain = Chain(PUBLISHERS[1])
+    unsettled = [chain.frame() for _ in range(3)]
+    before.take(*unsettled)
+    before.settle()
+    before.wait(1.5)
+    before.settle()
+    assert (before.state.high, before.state.length) == (2, 5)
+    before.store.damage(PART, name_of(unsettled[1]))
+    desk = Desk(store=before.store)
+    effects = desk.wait(0.1) + desk.settle()
+    for _ in range(2):
+        [(to, question)] = sent(AskEntries, effects) or sent(AskEntries, desk.wait(ANSWER_S))
+        effects = desk.hear(to, Entries(question.ticket, PART, question.start, length=3))
+        effects += desk.settle()
+    elect(desk)
+    assert desk.state.missing == ()
+    for _ in range(5):  # its chain waits for the frame that is damaged, and goes on without it
+        desk.wait(1.0)
+        desk.settle()
+    assert desk.log == [*frames, unsettled[0], unsettled[2]]
+
+
+def test_new_primary_keeps_damage_that_may_be_settled() -> None:
+    desk, _, _ = damaged(3, lost=(2,))
+    effects = desk.tell(Damaged(PART)) + desk.look()
+    for _ in range(2):
+        [(to, question)] = sent(AskEntries, effects)
+        effects = desk.hear(to, Entries(question.ticket, PART, 2, length=3)) + desk.settle()
+    elect(desk)
+    assert [hole.start for hole in desk.state.missing] == [2]
+
+
+def elect(desk: Desk) -> None:
+    """Let the node be elected by the first of the others."""
+    for _ in range(20):
+        asked = sent(Vote, desk.wait(1.0))
+        desk.settle()
+        for to, vote in asked:
+            for sure in (False, True) if to == ONE else ():
+                desk.hear(ONE, Voted(PART, vote.epoch, True, sure))
+                desk.settle()
+        if desk.status.primary == NODES[0]:
+            break
+    assert desk.status.primary == NODES[0]
+    desk.settle()

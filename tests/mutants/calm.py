@@ -46,8 +46,8 @@ CALM = (
     Mutant(
         "held frames wait before they are handed on",
         "anabranch.core.log_handing:Handing.add_found",
-        "came_at = min(now, row.entry.placed_ms / 1000)",
-        "came_at = now - HAND_AFTER_S",
+        "self._unplaced.setdefault(FrameName(head.chain, head.last), since)",
+        "self._unplaced[FrameName(head.chain, head.last)] = since",
         (
             "tests/core/test_part_log_copying.py::test_held_frame_that_a_walk_finds_just_after_it_came_is_not_handed_on_at_once",
         ),

@@ -118,15 +118,6 @@ KEEPING = (
         ("tests/live/storage/test_damage.py::test_sectors_of_zeros_are_found_and_mended",),
     ),
     Mutant(
-        "a page names what it lacks",
-        "anabranch.core.storage_resends:Resends._found",
-        "answer.missing,",
-        "(),",
-        (
-            "tests/live/storage/test_process_damage_pages.py::test_pages_of_zeros_before_a_start_are_reported_and_repaired_from_the_others",
-        ),
-    ),
-    Mutant(
         "a reader says what all storage nodes lack",
         "anabranch.core.replay:Replay._leave_out_lost",
         "self._lost.add((span,))",
@@ -161,8 +152,8 @@ KEEPING = (
     Mutant(
         "a page of a storage node that is behind does not pass for the end",
         "anabranch.core.storage_resends:_lacks_end",
-        "return wanted.by_number and not is_gap and is_end and log.standing.is_behind(now)",
-        "return wanted.by_number and wanted.upto == MAX_NUMBER and is_end and not is_gap",
+        "return is_end and not is_gap and standing.is_behind(now)",
+        "return is_end and not is_gap and wanted.upto == MAX_NUMBER",
         (
             "tests/core/test_storage_resends.py::test_who_has_not_caught_up_sends_those_who_read_to_the_end_to_others",
         ),

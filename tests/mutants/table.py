@@ -1,6 +1,7 @@
 """All mutants, by subject."""
 
 from mutants.calm import CALM
+from mutants.five import FIVE
 from mutants.forgetting import FORGETTING
 from mutants.frames import FRAMES
 from mutants.keeping import KEEPING
@@ -23,7 +24,7 @@ ATTACKS = tuple(
     if mutant.row is not None and mutant.row.who == attacker
 )
 MUTANTS = (
-    *(*CALM, *FORGETTING, *FRAMES, *KEEPING, *KEYS, *LINKS, *NEIGHBOURS, *ORDER),
+    *(*CALM, *FIVE, *FORGETTING, *FRAMES, *KEEPING, *KEYS, *LINKS, *NEIGHBOURS, *ORDER),
     *(*READING, *REGISTRY, *SPARK, *STORAGE),
     *ATTACKS,
 )

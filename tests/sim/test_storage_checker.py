@@ -7,7 +7,7 @@ import pytest
 
 from anabranch.core.frames import peek
 from anabranch.core.ids import number_of
-from anabranch.core.machine import Deliver, Draft, HistoryEnded, Missed, Receipt
+from anabranch.core.machine import Deliver, Draft, HistoryEnded, Missed, Notice, Receipt
 from anabranch.core.messages import Acknowledged
 from anabranch.core.messages.storage import MAX_NUMBER, FrameName, Holding, Selection
 from anabranch.core.store import Keep, Order, Page, Settle, Truncate
@@ -143,9 +143,17 @@ def reader_without_something(bench: Bench) -> None:
     bench.checker.complete([bench.reader.id])
 
 
+def log_called_repaired(bench: Bench) -> None:
+    node = bench.cluster.storage[0]
+    _, name = node.disk.logs.names(bench.part)[2]
+    node.disk.logs.damage(bench.part, name)
+    bench.checker.noticed(node, Notice(bench.part, "repaired"), bench.sim.now)
+
+
 @pytest.mark.parametrize(
     ("breaks", "complaint"),
     [
+        (log_called_repaired, "calls .* repaired, and lacks 2 to 3"),
         (out_of_order, "out of order"),
         (untold_gap, "was not told"),
         (gap_that_could_be_filled, "had it"),

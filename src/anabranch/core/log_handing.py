@@ -16,7 +16,7 @@ from anabranch.core.machine import Effect, Send
 from anabranch.core.messages import Hand
 from anabranch.core.messages.storage import MAX_NAMED, PAGE_BYTES, FrameName
 from anabranch.core.storage_disk import Look
-from anabranch.core.store import Answer, Named, Placed
+from anabranch.core.store import Answer, Named
 
 HAND_AFTER_S = 2.0
 LOOK_EVERY_S = 1.0
@@ -43,28 +43,23 @@ class Handing:
             self._unplaced[FrameName(head.chain, head.last)] = now
         self._bound(now)
 
-    def add_found(self, rows: Iterable[Placed], are_old: bool, now: float) -> None:
-        """Take note of held frames that were found on the disk.
+    def add_found(self, heads: Iterable[FrameHead], now: float) -> None:
+        """Take note of held frames that were found on the disk: they have waited long enough.
 
-        Old ones, of before a restart or of a part of the log that was cut off, are handed over at
-        once. Others may just have come, and are likely to be in the primary's log already: they
-        wait as long as any. A frame that is known keeps the time at which it was handed over last.
+        A frame that is known may just have come, and be in the primary's log already: it waits as
+        long as any.
         """
-        if are_old:
-            self.add((peek(row.entry.frame) for row in rows), now - HAND_AFTER_S)
-            return
-        for row in rows:
-            head = peek(row.entry.frame)
-            came_at = min(now, row.entry.placed_ms / 1000)
-            self._unplaced.setdefault(FrameName(head.chain, head.last), came_at)
-        self._bound(now)
+        since = now - HAND_AFTER_S
+        for head in heads:
+            self._unplaced.setdefault(FrameName(head.chain, head.last), since)
+        self._bound(since)
 
-    def _bound(self, now: float) -> None:
+    def _bound(self, since: float) -> None:
         while len(self._unplaced) > MAX_UNPLACED:
             del self._unplaced[next(iter(self._unplaced))]
             self.is_incomplete = True
         if self._unplaced and self.at is None:
-            self.at = now + HAND_AFTER_S
+            self.at = since + HAND_AFTER_S
 
     def drop(self, heads: Iterable[FrameHead]) -> None:
         """Take note of frames that have a place."""

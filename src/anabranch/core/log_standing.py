@@ -89,6 +89,12 @@ class Standing:
             return now < self.since + FIND_S
         return max(self.told_high, self.begin) > self.state.length
 
+    def is_unsure(self, now: float) -> bool:
+        """Whether the high-water mark may be far lower here than it once was, or is elsewhere."""
+        is_alone = self.leads or len(self.members) == 1
+        has_just_come = self.primary is None and now < self.since + FIND_S
+        return self.is_recovering or (has_just_come and not is_alone)
+
     @property
     def leads(self) -> bool:
         """Whether we are the primary, and our disk says so."""

@@ -15,7 +15,7 @@ import msgspec
 
 from anabranch.core.chain_order import ChainOrder, Plan
 from anabranch.core.frames import name, peek
-from anabranch.core.ids import NodeId, StreamPart
+from anabranch.core.ids import FrameHead, NodeId, StreamPart
 from anabranch.core.log_election import Election
 from anabranch.core.log_following import CheckPage, Following, Staged
 from anabranch.core.log_handing import MAX_UNPLACED, Handing
@@ -56,6 +56,7 @@ from anabranch.core.store import (
     Placed,
     Promise,
     Settle,
+    Truncate,
 )
 
 RETRY_S = 1.0  # after a write that failed
@@ -118,6 +119,7 @@ class PartLog:
         self.is_deleting = False
         self.is_deleted = False
         self.is_mending = False  # others are asked for what is damaged here
+        self._never_had: int | None = None  # the others have nothing of this log from here on
         self.fills_written = 0
         self.wakeup_at: float | None = None
         self._disk = disk
@@ -164,12 +166,18 @@ class PartLog:
         is_damaged, self._leading.is_damaged = self._leading.is_damaged, False
         return is_damaged
 
-    def mend(self, is_mending: bool, now: float) -> list[Effect]:
-        """Learn whether others are asked for what is damaged; a log with holes does not lead."""
+    def mend(self, is_mending: bool, now: float, never_had: int | None = None) -> list[Effect]:
+        """Learn whether others are asked for what is damaged; a log with holes does not lead.
+
+        From the offset `never_had` on, no other storage node has ever had what this log has.
+        """
+        self._never_had = never_had
         if is_mending == self.is_mending:
             return []
         self.is_mending = is_mending
-        if is_mending and self.standing.is_primary and self.standing.fellows:
+        if is_mending:
+            self._election.cancel()
+        if is_mending and self.standing.is_primary and len(self.standing.members) > 1:
             self.standing.step_down()
         return self._after([], now)
 
@@ -249,9 +257,9 @@ class PartLog:
             self._fills.append(fill)
         return self._after([], now)
 
-    def unplaced(self, rows: list[Placed], are_old: bool, now: float) -> list[Effect]:
+    def unplaced(self, heads: list[FrameHead], now: float) -> list[Effect]:
         """Learn of frames that were found to have no place in the log."""
-        self.handing.add_found(rows, are_old, now)
+        self.handing.add_found(heads, now)
         return self._after([], now)
 
     def receive(self, sender: NodeId, message: FromFellow, now: float) -> list[Effect]:
@@ -397,10 +405,14 @@ class PartLog:
         is_recovery = staged is None and (staged := self.recovery.unstage()) is not None
         if staged is not None:
             writes += staged.writes
+        cut: int | None = None
         if standing.is_primary and state.log_epoch != standing.epoch:
-            standing.begin = state.length
-            writes.append(Adopt(state.part, standing.epoch))
-        frames, plan = self._placing(now)
+            cut = self._unsettled_damage()
+            standing.begin = state.length if cut is None else cut
+            writes += self._begin_epoch(cut)
+            if cut is not None:
+                staged = Staged(standing.epoch, (state.length, state.hash), (), (), cut)
+        frames, plan = self._placing(now) if cut is None else ([], None)
         if plan is not None:
             writes += plan.writes
         elif frames:
@@ -419,6 +431,18 @@ class PartLog:
             now, frames, fills, staged, plan, is_promise, is_recovery, for_record
         )
         return [self._disk.write(writes, self._saved)]
+
+    def _begin_epoch(self, cut: int | None) -> list[LogWrite]:
+        """Begin an epoch as its primary, without what is taken back."""
+        part, epoch = self.part, self.standing.epoch
+        adopt = Adopt(part, epoch)
+        return [adopt] if cut is None else [Truncate(part, cut), adopt]
+
+    def _unsettled_damage(self) -> int | None:
+        """Return the offset from which on the log is damaged and was on no other disk."""
+        cut, state = self._never_had, self.standing.state
+        is_unsettled = cut is not None and max(state.high, self.standing.high) <= cut < state.length
+        return cut if is_unsettled else None
 
     def _for_record(self, is_writing: bool, now: float) -> list[ForRecord]:
         """Return what is for the record; marks wait for something else to be written."""

@@ -222,6 +222,13 @@ class Peer:
         """The published frames that are not stored yet; None: this node does not publish."""
         return self._receipts.unstored if self._receipts is not None else None
 
+    def held_frames(self, part: StreamPart) -> list[bytes]:
+        """Return the recent frames of a part, and our own that are not stored yet."""
+        state = self._parts.find(part)
+        recent = self._parts.recent.positions(state.key)[1] if state is not None else ()
+        own = self.unstored.waiting(part) if self.unstored is not None else []
+        return [*(kept.frame for kept in recent), *own]
+
     @property
     def lingers_until(self) -> float:
         """Until when we should stay, because others may need a key that only we have."""

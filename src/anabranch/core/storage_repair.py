@@ -46,7 +46,9 @@ class _Repair(msgspec.Struct):
     attempts: int = 0  # in vain, since entries came last
     first: int = 0  # which of the others is asked first: not one whose entries were wrong
     at: float = 0.0
-    refused: tuple[NodeId, ...] = ()  # which of the others lack it, too
+    holes_asked: int = 0  # since the last rest
+    # By where a hole begins: the others that lack its entries too, and how far their logs came.
+    refused: dict[int, dict[NodeId, int]] = {}
     is_looking: bool = False  # a query for the holes is under way
     is_saving: bool = False
     fills_written: int = 0  # of the log, when something was last to be written
@@ -94,7 +96,10 @@ class Repairs:
         missing = log.standing.state.missing
         repair = self._repairs.get(log.part)
         if repair is None:
-            return self.add(log, now) if missing and log.is_active else []
+            if not missing or not log.is_active:
+                return []
+            # From now on: the query for the holes may take long, or fail.
+            return self.add(log, now) + log.mend(len(log.standing.members) > 1, now)
         is_written = repair.is_saving and log.fills_written > repair.fills_written
         if repair.is_looking or (repair.known == missing and not is_written):
             return []
@@ -107,33 +112,53 @@ class Repairs:
             spans = ", ".join(f"{hole.start}-{hole.end - 1}" for hole in missing[:10])
             effects.append(Notice(log.part, "damaged", f"offsets {spans}"))
         before, repair.known, repair.is_saving = repair.known, missing, False
+        starts = [hole.start for hole in missing]
+        repair.refused = {at: by for at, by in repair.refused.items() if at in starts}
         if before and _left(missing) >= _left(before):  # the last entries have proved to be wrong
             repair.first += 1
             repair.asked, repair.at = None, now + ANSWER_S
             return effects
-        repair.attempts, repair.refused = 0, ()
+        repair.attempts = repair.holes_asked = 0
         return effects + self._ask(repair, now)
 
     def _ask(self, repair: _Repair, now: float) -> list[Effect]:
-        """Ask the next of the other storage nodes; after all of them, rest for a while."""
+        """Ask the next of the other storage nodes; after all of them, about the next hole."""
         log, standing = repair.log, repair.log.standing
         others = [node for node in standing.members if node != standing.me]
-        may_have_it = [node for node in standing.fellows if node not in repair.refused]
-        effects = log.mend(bool(may_have_it), now)
+        effects = self._consider(repair, others, now)
         if repair.attempts and repair.attempts % max(1, len(others)) == 0 and repair.asked:
-            repair.asked, repair.at = None, now + REST_S
+            repair.asked = None
             repair.turn += 1  # another hole may be one that they can fill
-            return effects
-        if not others:
+            repair.holes_asked += 1
+        if not others or repair.holes_asked >= len(repair.known):
+            repair.holes_asked = 0
             repair.at = now + REST_S
             return effects
         repair.asked = others[(repair.first + repair.attempts) % len(others)]
         repair.at = now + ANSWER_S
         self._ticket += 1
         repair.ticket = self._ticket
-        hole = repair.known[repair.turn % len(repair.known)]
+        hole = _hole(repair)
         question = AskEntries(ticket=repair.ticket, part=log.part, start=hole.filled, end=hole.end)
         return [*effects, Send(repair.asked, question)]
+
+    def _consider(self, repair: _Repair, others: Sequence[NodeId], now: float) -> list[Effect]:
+        """Let the log lead only if no other storage node has what it lacks.
+
+        It would give a second place to a frame that is in a hole. A node that is away may have
+        what no other has, until it has refused too. What lies in a hole behind the high-water mark,
+        and was never on any other disk, is not settled: it is taken back with all that follows.
+        """
+        refused = [repair.refused.get(hole.start, {}) for hole in repair.known]
+        may_have_it = any(node not in by for by in refused for node in others)
+        if may_have_it:
+            return repair.log.mend(True, now)
+        never_had = [
+            hole.start
+            for hole, by in zip(repair.known, refused, strict=True)
+            if others and all(by[node] <= hole.start for node in others)
+        ]
+        return repair.log.mend(False, now, min(never_had, default=None))
 
     def take(self, sender: NodeId, answer: Entries, now: float) -> list[Effect]:
         """Take entries of another storage node; RemoteError if one is not of this log."""
@@ -146,7 +171,7 @@ class Repairs:
             raise RemoteError("wrong-part", str(answer.part))
         if not answer.entries:
             repair.attempts += 1
-            repair.refused = (*(node for node in repair.refused if node != sender), sender)
+            repair.refused.setdefault(_hole(repair).start, {})[sender] = answer.length
             return self._ask(repair, now)
         repair.is_saving, repair.at = True, now + REST_S
         repair.fills_written = repair.log.fills_written
@@ -176,6 +201,11 @@ class Repairs:
     def sizes(self) -> Sizes:
         """Return the table with its bound."""
         return {"repairs": (len(self._repairs), MAX_REPAIRS)}
+
+
+def _hole(repair: _Repair) -> Missing:
+    """Return the hole whose entries are asked for."""
+    return repair.known[repair.turn % len(repair.known)]
 
 
 def _left(missing: Sequence[Missing]) -> int:
@@ -259,5 +289,5 @@ class Sweep:
         effects = self._repairs.add(log, now) if answer.missing else []
         rows = [row for row in answer.placed if row.offset is None]
         if rows and not log.standing.is_primary:
-            effects += log.unplaced(rows, is_urgent, now)
+            effects += log.unplaced([frames.peek(row.entry.frame) for row in rows], now)
         return effects

@@ -122,9 +122,10 @@ class Resends:
         self, sender: NodeId, ask: AskEntries, log: PartLog | None, now: float
     ) -> list[Effect]:
         """Look entries of a log up for another of the stream's storage nodes."""
-        is_full = self._pages >= MAX_PAGES or self._per_peer.get(sender, 0) >= MAX_PAGES_PER_PEER
-        if is_full or log is None or not log.is_active or sender not in log.standing.members:
-            return [Send(sender, Entries(ask.ticket, ask.part, ask.start))]
+        if log is None or not log.is_active or sender not in log.standing.members:
+            return [Send(sender, _no_entries(ask, log))]
+        if self._pages >= MAX_PAGES or self._per_peer.get(sender, 0) >= MAX_PAGES_PER_PEER:
+            return []  # no entries would mean that this node lacks them
         self._count(sender)
         then = partial(self._found_hash, sender, ask, log)
         return [self._disk.find(HashAt(ask.part, ask.start), then)]
@@ -133,9 +134,12 @@ class Resends:
         self, sender: NodeId, ask: AskEntries, log: PartLog, answer: Answer, now: float
     ) -> list[Effect]:
         end = min(ask.end, log.standing.state.length)
-        if answer.problem or not answer.hash or ask.start >= end:
+        if answer.problem:  # the sender asks again
             self._discount(sender)
-            return [Send(sender, Entries(ask.ticket, ask.part, ask.start))]
+            return []
+        if not answer.hash or ask.start >= end:
+            self._discount(sender)
+            return [Send(sender, _no_entries(ask, log))]
         page = Page(ask.part, Selection(start=ask.start, end=end), end, PAGE_BYTES)
         then = partial(self._found_entries, sender, ask, log, answer.hash)
         return [self._disk.find(page, then)]
@@ -150,6 +154,8 @@ class Resends:
         now: float,
     ) -> list[Effect]:
         self._discount(sender)
+        if answer.problem:
+            return []
         effects = self._on_damage(log, now) if answer.missing else []
         entries: list[Entry] = []
         at = ask.start
@@ -160,7 +166,8 @@ class Resends:
             if at > ask.end:
                 break
             entries.append(row.entry)
-        found = Entries(ask.ticket, ask.part, ask.start, hashed, tuple(entries))
+        length = _length_of(log)
+        found = Entries(ask.ticket, ask.part, ask.start, hashed, tuple(entries), length)
         return [*effects, Send(sender, found)]
 
     def sizes(self) -> Sizes:
@@ -174,12 +181,26 @@ class Resends:
         }
 
 
+def _no_entries(ask: AskEntries, log: PartLog | None) -> Entries:
+    length = _length_of(log) if log is not None else 0
+    return Entries(ticket=ask.ticket, part=ask.part, offset=ask.start, length=length)
+
+
+def _length_of(log: PartLog) -> int:
+    """Return how far a log has come, or had come before its disk forgot a part of it."""
+    return max(log.standing.state.length, log.standing.owed[1])
+
+
 def _lacks_end(wanted: Selection, answer: Answer, log: PartLog, now: float) -> bool:
     """Tell whether a page would pass for the end of what is wanted, while others have more.
 
-    In the order of offsets it would not: who reads so is told the high mark, and looks again. Nor
-    would it where a gap of one chain is filled: what is still missing is asked of others.
+    In the order of offsets the requester is told the high mark, and looks again if it wants more.
+    But the mark of a log that has forgotten its end, or has just been opened, is too low. Where a
+    gap of one chain is filled no page passes for the end: others are asked for the rest.
     """
-    is_gap = len(wanted.whose) == CHAIN_KEY_BYTES and wanted.upto < MAX_NUMBER
+    standing = log.standing
     is_end = answer.following is None or wanted.last > 0
-    return wanted.by_number and not is_gap and is_end and log.standing.is_behind(now)
+    if not wanted.by_number:
+        return is_end and wanted.end > standing.high and standing.is_unsure(now)
+    is_gap = len(wanted.whose) == CHAIN_KEY_BYTES and wanted.upto < MAX_NUMBER
+    return is_end and not is_gap and standing.is_behind(now)

@@ -189,6 +189,11 @@ class UnstoredFrames:
         state = self._parts.get(part)
         return state.frames.get(name) if state is not None else None
 
+    def waiting(self, part: StreamPart) -> list[bytes]:
+        """Return the frames of a part that wait, oldest first."""
+        state = self._parts.get(part)
+        return [kept.frame for kept in state.frames.values()] if state is not None else []
+
     def needed(self) -> list[Contact]:
         """Return the storage nodes to which frames are to be offered."""
         needed: dict[NodeId, Contact] = {}

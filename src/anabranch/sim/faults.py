@@ -11,6 +11,7 @@ import msgspec
 from anabranch.core.ids import NodeId, StreamPart
 from anabranch.sim.checkers import Checker
 from anabranch.sim.cluster import Cluster
+from anabranch.sim.disk_faults import DISK_KINDS, NO_DISK_FAULTS, DiskFaults, DiskMishaps
 from anabranch.sim.network import NO_FAULTS, PacketFaults, SimNode
 
 NOT_THE_PRIMARY = 0.2  # probability: a storage node crashes that may not be one
@@ -35,6 +36,7 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     disk_full_for_s: float = 3.0
     clog_every_s: float = 0.0
     clog_for_s: float = 2.0
+    disks: DiskFaults = NO_DISK_FAULTS  # of storage nodes
 
 
 class Mishaps:
@@ -52,7 +54,10 @@ class Mishaps:
         self.members: dict[NodeId, dict[StreamPart, bool]] = {}  # value: whether it subscribes
         self.counts = {"crashes": 0, "churns": 0, "tracker crashes": 0, "partitions": 0, "clogs": 0}
         if cluster.storage:
-            self.counts |= {"storage crashes": 0, "full disks": 0}
+            self.counts |= {"storage crashes": 0, "full disks": 0, "power cuts": 0}
+            self.counts |= dict.fromkeys(DISK_KINDS, 0)
+        disks = (cluster.sim, cluster.storage, cluster.parts, faults.disks)
+        self._disks = DiskMishaps(*disks, rng, self.counts)
         self.unbroken = {node.id: None for node in cluster.peers}  # alive and a member throughout
 
     def join(self, node: SimNode, part: StreamPart, subscribes: bool) -> None:
@@ -74,6 +79,8 @@ class Mishaps:
         if self._cluster.storage:
             self._repeat(faults.storage_crash_every_s, self._crash_storage)
             self._repeat(faults.disk_full_every_s, self._fill_disk)
+            self._repeat(faults.disks.power_cut_every_s, self._cut_power)
+            self._disks.start(self._repeat, self._later, self._stop_storage)
         self._repeat(faults.clog_every_s, self._clog_one)
 
     def heal(self) -> None:
@@ -82,6 +89,7 @@ class Mishaps:
         self._cluster.sim.partition({})
         for tracker in self._cluster.trackers:
             self._restart_tracker(tracker)
+        self._disks.heal()
         for node in self._cluster.storage:
             node.disk.problem = ""
             self._restart_storage(node)
@@ -146,8 +154,21 @@ class Mishaps:
             node = self._rng.choice(self._cluster.storage)
         if node.alive:
             self.counts["storage crashes"] += 1
-            self._cluster.sim.crash(node, self._rng.random() < self._faults.crash_silently)
-            self._later(self._faults.storage_crash_for_s, lambda: self._restart_storage(node))
+            self._stop_storage(node, self._faults.storage_crash_for_s)
+
+    def _stop_storage(self, node: SimNode, seconds: float) -> None:
+        """Kill a storage node, to start again later."""
+        self._cluster.sim.crash(node, self._rng.random() < self._faults.crash_silently)
+        self._later(seconds, lambda: self._restart_storage(node))
+
+    def _cut_power(self) -> None:
+        """Kill all storage nodes at once; each starts again in its own time."""
+        self.counts["power cuts"] += 1
+        for node in self._cluster.storage:
+            if node.alive:
+                self._stop_storage(
+                    node, self._faults.disks.power_cut_for_s * self._rng.uniform(0.5, 1.5)
+                )
 
     def _restart_storage(self, node: SimNode) -> None:
         if not node.alive:

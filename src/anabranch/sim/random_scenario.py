@@ -3,6 +3,7 @@
 import random
 
 from anabranch.sim.byzantine import BYZANTINE
+from anabranch.sim.disk_faults import NO_DISK_FAULTS, DiskFaults
 from anabranch.sim.faithless import FAITHLESS
 from anabranch.sim.faults import Faults
 from anabranch.sim.lying_trackers import LYING
@@ -140,7 +141,9 @@ def random_storage_scenario(seed: int, most_nodes: int = 10) -> Scenario:
         partition_for_s=round(rng.uniform(0.5, 10), 3),
         clog_every_s=maybe(rng.uniform(1, 5), 0.3),
         clog_for_s=round(rng.uniform(0.1, 8), 3),
+        disks=_random_disk_faults(seed),
     )
+    reads = random.Random(f"{seed}/histories")
     return Scenario(
         name=f"random-storage-{seed}",
         nodes=nodes,
@@ -156,6 +159,37 @@ def random_storage_scenario(seed: int, most_nodes: int = 10) -> Scenario:
         faults=faults,
         storage=storage,
         copies=rng.randint(0, storage),
+        histories_per_s=round(reads.uniform(0.1, 1), 3) if reads.random() < 0.7 else 0.0,
+    )
+
+
+def _random_disk_faults(seed: int) -> DiskFaults:
+    """Draw disks that rot, stick and fail; some runs have none that do."""
+    rng = random.Random(f"{seed}/disks")
+    if rng.random() < 0.25:
+        return NO_DISK_FAULTS
+
+    def maybe(low: float, high: float, chance: float = 0.5) -> float:
+        return round(rng.uniform(low, high), 3) if rng.random() < chance else 0.0
+
+    return DiskFaults(
+        row_rots_every_s=maybe(0.3, 5),
+        page_lost_every_s=maybe(2, 15, 0.4),
+        page_rows=rng.randint(2, 20),
+        scrub_s=round(rng.uniform(1, 30), 3),
+        slow_every_s=maybe(3, 15, 0.4),
+        slow_for_s=round(rng.uniform(0.5, 8), 3),
+        slow_s=round(rng.uniform(0.05, 3), 3),
+        unreadable_every_s=maybe(1, 10, 0.4),
+        unreadable_for_s=round(rng.uniform(0.1, 6), 3),
+        power_cut_every_s=maybe(5, 15, 0.3),
+        power_cut_for_s=round(rng.uniform(0.1, 6), 3),
+        done_at_crash=round(rng.uniform(0, 1), 3),
+        tail_lost_every_s=maybe(3, 12, 0.4),
+        tail_messages=rng.choice([5, 50, 1_000]),
+        backup_restored_every_s=maybe(5, 15, 0.3),
+        backup_every_s=round(rng.uniform(1, 10), 3),
+        forgets_for_s=round(rng.uniform(0.1, 6), 3),
     )
 
 

@@ -75,6 +75,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lying_trackers: dict[str, int] = {}  # kind: how many of the trackers
     storage: int = 0  # storage nodes, that keep every part; then all nodes read in order,
     copies: int = 0  # and publishers ask that so many storage nodes hold each message
+    histories_per_s: float = 0.0  # whole logs that members read while the faults happen
 
 
 UNDERLAYS: dict[str, MakeUnderlay] = {
@@ -134,6 +135,8 @@ def check(scenario: Scenario, underlays: Mapping[str, MakeUnderlay] | None = Non
         (set(s.lying_trackers) <= set(LYING), f"lying_trackers: kinds are {', '.join(LYING)}"),
         (0 <= s.storage <= 16, f"storage is {s.storage}: from 0 to 16"),
         (0 <= s.copies <= s.storage, f"copies is {s.copies}: at most storage"),
+        (s.histories_per_s >= 0, "histories_per_s: 0 or more"),
+        (s.storage or not s.histories_per_s, "histories_per_s needs storage nodes"),
         (not (s.storage and s.registry), "storage and registry: leave one of them out"),
         (
             sum(s.lying_trackers.values()) < s.trackers,
@@ -266,6 +269,8 @@ class Run:
 
     def _start_workload(self, until: float) -> None:
         s = self.scenario
+        if s.histories_per_s:
+            self._read_again(until)
         for node in self.cluster.peers[: s.publishers]:
             for part in self.cluster.parts:
                 self._publish_again(node, part, until)
@@ -279,6 +284,19 @@ class Run:
         if part in self.mishaps.members.get(node.id, {}):
             self._publish(node, part, self.scenario.messages_at_once)
         self._publish_again(node, part, until)
+
+    def _read_again(self, until: float) -> None:
+        at = self.sim.now + self._rng.expovariate(self.scenario.histories_per_s)
+        if at < until:
+            self.sim.at(at, partial(self._read_one, until))
+
+    def _read_one(self, until: float) -> None:
+        """Let some member read the whole log of a part."""
+        node, part = self._rng.choice(self.cluster.peers), self._rng.choice(self.cluster.parts)
+        is_there = node.alive and self.mishaps.members.get(node.id, {}).get(part, False)
+        if is_there and isinstance(self.checker, StorageChecker):
+            self.checker.histories.open(node, part)
+        self._read_again(until)
 
     def _publish(self, node: SimNode, part: StreamPart, messages: int) -> None:
         drafts = []

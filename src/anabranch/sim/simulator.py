@@ -46,7 +46,7 @@ from anabranch.core.machine import (
     Write,
 )
 from anabranch.core.messages import Control, Instruction
-from anabranch.sim.disks import READ_S, WRITE_S
+from anabranch.sim.disks import WRITE_S
 from anabranch.sim.inboxes import Inboxes
 from anabranch.sim.links import Links
 from anabranch.sim.network import (
@@ -131,6 +131,7 @@ class Simulator:
         """Stop a node. Its peers see the links close, or, if it died silently, time out."""
         node.alive = False
         node.armed_at = None
+        node.disk.crash()
         if self._recorder is not None:
             self._recorder.stopped(self.now, node.id)
         self._links.crashed(node, silent)
@@ -368,7 +369,8 @@ class Simulator:
             if node.alive and node.machine is machine:
                 self.tell(node, node.disk.write(write))
 
-        self.at(self.now + WRITE_S, written)
+        node.disk.begin(write)
+        self.at(self.now + node.disk.write_s, written)
 
     def _find(self, node: SimNode, find: Find) -> None:
         machine = node.machine
@@ -377,7 +379,7 @@ class Simulator:
             if node.alive and node.machine is machine:
                 self.tell(node, node.disk.find(find))
 
-        self.at(self.now + READ_S, found)
+        self.at(self.now + node.disk.read_s, found)
 
     def _tell_reader(self, node: SimNode, word: ToReader) -> None:
         """Tell the application; it has room for the next page of a history at once."""

@@ -15,14 +15,16 @@ from itertools import cycle
 
 from anabranch.core.frames import peek
 from anabranch.core.ids import ChainKey, FrameHead, NodeId, PartKey, StreamPart, part_key, show
-from anabranch.core.machine import Deliver, HistoryEnded, Missed, Receipt
+from anabranch.core.machine import Deliver, HistoryEnded, Missed, Notice, Receipt
 from anabranch.core.messages.registry import NO_HASH
 from anabranch.core.messages.storage import LATE, MAX_NUMBER, Selection
 from anabranch.core.peer import Peer
-from anabranch.core.store import HashAt, Page, Placed
+from anabranch.core.store import HashAt, LogState, Page, Placed
 from anabranch.sim.checkers import Checker
+from anabranch.sim.history_checker import HistoryChecker
 from anabranch.sim.network import SimNode, ToReader
 from anabranch.sim.stored_cluster import StoredCluster
+from anabranch.sim.stored_in_time import StoredInTime
 
 KEPT_MARKS = 64  # high marks of a part at which logs are compared
 WITHIN_REACH_S = 12.0  # a storage node that has been there for so long could have been asked
@@ -60,9 +62,16 @@ class StorageChecker(Checker):
         self._delivering: Deliver | None = None
         self._settled: dict[tuple[StreamPart, int], bytes] = {}  # hashes at high marks
         self._up_since: dict[NodeId, float] = {}
+        self.in_time = StoredInTime(cluster, self.complain)
+        self.histories = HistoryChecker(cluster, self.complain)
         for node in cluster.storage:
             for part in cluster.parts:
                 self.joined(node, part, subscribes=False)
+
+    def died(self, node: SimNode) -> None:
+        """A node's next life begins with nothing delivered, and reads nothing."""
+        super().died(node)
+        self.histories.died(node.id)
 
     # --- What the simulator shows ---------------------------------------------------------
 
@@ -72,6 +81,8 @@ class StorageChecker(Checker):
         ticket, head = deliver.to, deliver.head
         if ticket in self._histories:
             self._histories[ticket].append(head)
+        if ticket in self.histories:
+            self.histories.take(ticket, head)
         key = (ticket, (head.part, head.chain))
         position = self._positions.get(key)
         if position is not None and head.last <= max(position, deliver.after):
@@ -86,13 +97,16 @@ class StorageChecker(Checker):
     ) -> None:
         """Keep the usual books of what comes live."""
         deliver = self._delivering
-        if deliver is None or deliver.to not in self._histories:
+        ticket = deliver.to if deliver is not None else 0
+        if ticket not in self._histories and ticket not in self.histories:
             super().delivered(node, head, frame, hops, delay_s)
 
     def reader(self, node: SimNode, word: ToReader, now: float) -> None:
         """Take note of gaps, histories and receipts."""
         if type(word) is Missed:
             self._missed(node, word, now)
+        elif type(word) is HistoryEnded and word.to in self.histories:
+            self.histories.end(word)
         elif type(word) is HistoryEnded:
             self._ended[word.to] = word.problem
         elif type(word) is Receipt:
@@ -105,6 +119,15 @@ class StorageChecker(Checker):
                     before = self.acknowledged.setdefault((storage, held.digest), held.offset)
                     if before != held.offset:
                         self.complain(f"{show(storage)} signed {before} and {held.offset}")
+
+    def noticed(self, node: SimNode, notice: Notice, now: float) -> None:
+        """Check that a log which is called repaired is whole."""
+        super().noticed(node, notice, now)
+        if notice.kind == "repaired":
+            states = [s for s in node.disk.logs.states() if s.part == notice.part and s.missing]
+            for state in states:
+                spans = ", ".join(f"{hole.start} to {hole.end}" for hole in state.missing)
+                self.complain(f"{show(node.id)} calls {state.part} repaired, and lacks {spans}")
 
     def _missed(self, node: SimNode, missed: Missed, now: float) -> None:
         self.gaps += 1
@@ -133,6 +156,7 @@ class StorageChecker(Checker):
     def bounds(self) -> None:
         """Hold tables against their bounds, and the settled parts of all logs together."""
         super().bounds()
+        self.in_time.look()
         now = self._stored.sim.now
         for node in self._stored.storage:
             if not node.alive:
@@ -143,14 +167,19 @@ class StorageChecker(Checker):
                 if size > bound:
                     self.complain(f"{show(node.id)} has {size} {name}, bound {bound}")
             for state in node.disk.logs.states():
-                self._hold_together(node, state.part, state.high)
+                self._hold_together(node, state)
 
-    def _hold_together(self, node: SimNode, part: StreamPart, high: int) -> None:
-        logs = node.disk.logs
-        if high:
+    def _hold_together(self, node: SimNode, state: LogState) -> None:
+        logs, part, high = node.disk.logs, state.part, state.high
+        hidden = [(hole.start, hole.end) for hole in state.missing]  # what is damaged, is not known
+
+        def is_shown(offset: int) -> bool:
+            return not any(start < offset < end for start, end in hidden)
+
+        if high and is_shown(high):
             self._agree(node, part, high, logs.find(HashAt(part, high)).hash)
         for (other, offset), hashed in self._settled.items():
-            if other == part and offset < high:
+            if other == part and offset < high and is_shown(offset):
                 found = logs.find(HashAt(part, offset)).hash
                 if found != hashed:
                     self.complain(f"{show(node.id)} has another log of {part} at {offset}")
@@ -166,6 +195,7 @@ class StorageChecker(Checker):
 
     def settled(self) -> None:
         """All logs are the same, complete, and hold what was acknowledged."""
+        self.histories.check()
         for part in self._stored.parts:
             states = [
                 state

@@ -5,7 +5,7 @@ store to the same.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -73,7 +73,6 @@ class _Row(msgspec.Struct):
     head: FrameHead
     entry: Entry
     offset: int | None = None
-    damaged: bool = False
 
 
 class _PartLog:
@@ -82,6 +81,7 @@ class _PartLog:
     def __init__(self, part: StreamPart) -> None:
         self.state = LogState(part)
         self.rows: dict[Place, _Row] = {}
+        self.lost: dict[int, _Row] = {}  # that were damaged in the log, by offset
         self.by_number: list[Place] = []
         self.log: list[tuple[int, Place, bytes]] = []  # offset, frame, hash before it
         self.filling: dict[int, list[Entry]] = {}  # what was filled into a hole, by its start
@@ -100,7 +100,7 @@ class _PartLog:
         """Give a frame that is held the next place in the log; it is this one from now on."""
         assert row.offset is None
         state = self.state
-        row.head, row.entry, row.offset, row.damaged = peek(entry.frame), entry, state.length, False
+        row.head, row.entry, row.offset = peek(entry.frame), entry, state.length
         self.log.append((state.length, (row.head.last, bytes(row.head.chain)), state.hash))
         self.change(
             hash=hash_after(state.hash, state.length, row.entry),
@@ -113,9 +113,12 @@ class _PartLog:
         """Take back the places from an offset on."""
         while self.log and self.log[-1][0] >= length:
             offset, place, before = self.log.pop()
+            self.change(length=offset, hash=before)
+            if self.lost.pop(offset, None) is not None:
+                continue
             row = self.rows[place]
             row.entry, row.offset = Entry(0, row.entry.placed_ms, row.entry.frame), None
-            self.change(length=offset, hash=before, held=self.state.held + 1)
+            self.change(held=self.state.held + 1)
         assert self.state.length == length, "a log is cut where a frame begins"
         cut = [msgspec.structs.replace(hole, end=min(hole.end, length)) for hole in self.holes]
         self.change(
@@ -125,10 +128,11 @@ class _PartLog:
 
     def clear(self, offset: int, hashed: bytes) -> None:
         """Delete what is in the log, and let it begin anew."""
-        for _, place, _ in self.log:
-            del self.rows[place]
-            del self.by_number[bisect_left(self.by_number, place)]
+        for at, place, _ in self.log:
+            if at not in self.lost:
+                self._drop(place)
         self.log.clear()
+        self.lost.clear()
         self.filling.clear()
         self.change(missing=())
         self.change(start=offset, length=offset, high=offset, hash=hashed)
@@ -140,13 +144,11 @@ class _PartLog:
 
     def lose(self, row: _Row) -> None:
         """Let a frame be damaged."""
-        place = (row.head.last, bytes(row.head.chain))
+        self._drop((row.head.last, bytes(row.head.chain)))
         if row.offset is None:
-            del self.rows[place]
-            del self.by_number[bisect_left(self.by_number, place)]
             self.change(held=self.state.held - 1)
             return
-        row.damaged = True
+        self.lost[row.offset] = row
         end = row.offset + row.head.count
         self.change(missing=with_hole(self.holes, Missing(row.offset, end, row.offset)))
         starts = {hole.start for hole in self.holes if hole.filled > hole.start}
@@ -157,12 +159,12 @@ class _PartLog:
         filled = self.filling.setdefault(hole.start, [])
         filled += entries
         at = hole.filled + sum(peek(entry.frame).count for entry in entries)
-        rows = [(offset, self.rows[place]) for offset, place, _ in self.log]
-        lost = [row for offset, row in rows if hole.start <= offset < hole.end]
-        is_right = filled == [row.entry for row in lost]
+        lost = {at: row for at, row in self.lost.items() if hole.start <= at < hole.end}
+        entries_of_it = [lost[offset].entry for offset in sorted(lost)]
+        is_right = filled == entries_of_it and not self._are_placed(lost.values())
         if at == hole.end and is_right:
-            for row in lost:
-                row.damaged = False
+            for offset, row in lost.items():
+                self._restore(offset, row)
         if at >= hole.end:
             del self.filling[hole.start]
         others = [each for each in self.holes if each != hole]
@@ -170,6 +172,29 @@ class _PartLog:
             filled_to = at if at < hole.end else hole.start
             others.append(msgspec.structs.replace(hole, filled=filled_to))
         self.change(missing=tuple(sorted(others, key=lambda each: each.start)))
+
+    def _are_placed(self, lost: Iterable[_Row]) -> bool:
+        """Tell whether one of some frames has another place in the log by now."""
+        places = [(row.head.last, bytes(row.head.chain)) for row in lost]
+        return any(place in self.rows and self.rows[place].offset is not None for place in places)
+
+    def _restore(self, offset: int, row: _Row) -> None:
+        """Put a damaged frame back; it may have come again, and be held, meanwhile."""
+        place = (row.head.last, bytes(row.head.chain))
+        if place in self.rows:
+            self._drop(place)
+            self.change(held=self.state.held - 1)
+        self.rows[place] = row
+        insort(self.by_number, place)
+        del self.lost[offset]
+
+    def _drop(self, place: Place) -> None:
+        del self.rows[place]
+        del self.by_number[bisect_left(self.by_number, place)]
+
+    def row(self, offset: int, place: Place) -> _Row:
+        """Return a row of the log, which may be damaged."""
+        return self.lost.get(offset) or self.rows[place]
 
     def change(self, **fields: object) -> None:
         """Change the state."""
@@ -181,6 +206,7 @@ class _PartLog:
         other.state, other.by_number, other.log = self.state, self.by_number[:], self.log[:]
         other.filling = {at: list(rows) for at, rows in self.filling.items()}
         other.rows = {place: msgspec.structs.replace(row) for place, row in self.rows.items()}
+        other.lost = dict(self.lost)
         return other
 
 
@@ -239,7 +265,7 @@ class MemoryStore:
         if type(query) is Named:
             places = [(name.last, bytes(name.chain)) for name in query.names]
             rows = [log.rows[place] for place in places if place in log.rows]
-            return _answer([row for row in rows if not row.damaged], None)
+            return _answer(rows, None)
         if type(query) is NamesIn:
             spans = (_names(log, low, high)[:most] for low, high, most in query.spans)
             return Answer(names=tuple(spans), floor_ms=_floor_ms(log))
@@ -262,11 +288,11 @@ class MemoryStore:
         """
         log = self._parts[part]
         ends = [log.state.start]
-        ends += [offset + log.rows[place].head.count for offset, place, _ in log.log]
+        ends += [offset + log.row(offset, place).head.count for offset, place, _ in log.log]
         log.cut(max((end for end in ends if end <= length), default=log.state.start))
         for place in [place for place, row in log.rows.items() if row.offset is None]:
             log.lose(log.rows[place])  # what was held came later than all that
-        placed = [log.rows[place].entry.epoch for _, place, _ in log.log]
+        placed = [log.row(offset, place).entry.epoch for offset, place, _ in log.log]
         epoch = placed[-1] if placed else 0
         log.change(epoch=epoch, voted=NOBODY, log_epoch=min(epoch, log.state.log_epoch))
         self._open()
@@ -304,6 +330,20 @@ class MemoryStore:
         log = self._parts[part]
         log.lose(log.rows[name.last, bytes(name.chain)])
 
+    def names(self, part: StreamPart) -> list[tuple[int | None, FrameName]]:
+        """Return the offset and the name of each frame that is there: those of the log first."""
+        log = self._parts.get(part) or _PartLog(part)
+        placed = [(offset, place) for offset, place, _ in log.log if offset not in log.lost]
+        held = [(None, place) for place in log.by_number if log.rows[place].offset is None]
+        return [
+            (offset, FrameName(ChainKey(chain), last)) for offset, (last, chain) in [*placed, *held]
+        ]
+
+    def has(self, part: StreamPart, name: FrameName) -> bool:
+        """Tell whether a frame is there."""
+        log = self._parts.get(part)
+        return log is not None and (name.last, bytes(name.chain)) in log.rows
+
 
 def _names(log: _PartLog, low: int, high: int) -> tuple[bytes, ...]:
     begin, end = bisect_left(log.by_number, (low, b"")), bisect_left(log.by_number, (high + 1, b""))
@@ -329,7 +369,7 @@ def _held_names(log: _PartLog, query: HeldIn) -> tuple[bytes, ...]:
 def _floor_ms(log: _PartLog) -> int:
     if not log.state.start or not log.log:
         return 0
-    return log.rows[log.log[0][1]].entry.placed_ms
+    return log.row(*log.log[0][:2]).entry.placed_ms
 
 
 def _keep(log: _PartLog, write: Keep) -> list[Placed]:
@@ -440,11 +480,11 @@ def _by_offset(log: _PartLog, query: Page) -> Answer:
     wanted = query.selection
     end = min(wanted.end, query.limit)
     is_dense = not (wanted.whose or wanted.after or wanted.upto < MAX_NUMBER)
-    placed = [log.rows[place] for offset, place, _ in log.log if offset < end]
+    placed = [log.row(offset, place) for offset, place, _ in log.log if offset < end]
     if wanted.last and is_dense and placed:
         start = max(wanted.start, _offset(placed[-1]) + placed[-1].head.count - wanted.last)
         wanted = msgspec.structs.replace(wanted, start=start, last=0)
-    rows = [row for row in placed if not row.damaged]
+    rows = [row for row in placed if row.offset not in log.lost]
     ends = [row for row in rows if _offset(row) + row.head.count > wanted.start]
     matching = [row for row in ends if _matches(row.head, wanted)]
     if wanted.last:
@@ -461,7 +501,7 @@ def _by_offset(log: _PartLog, query: Page) -> Answer:
 
 def _by_number(log: _PartLog, query: Page) -> Answer:
     wanted = query.selection
-    rows = [log.rows[place] for place in log.by_number if not log.rows[place].damaged]
+    rows = [log.rows[place] for place in log.by_number]
     if wanted.cursor:
         rows = [row for row in rows if _cursor(row) > wanted.cursor]
     matching = [row for row in rows if _matches(row.head, wanted)]

@@ -268,6 +268,7 @@ class Entries(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     offset: Offset
     hash: Hash = NO_HASH
     entries: Annotated[tuple[Entry, ...], msgspec.Meta(max_length=MAX_PAGE_FRAMES)] = ()
+    length: Offset = 0  # how far the log of the sender has come, or had come before it forgot
 
 
 # --- How far the logs of storage nodes have come ----------------------------------------------

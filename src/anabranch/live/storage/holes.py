@@ -12,6 +12,7 @@ import apsw
 import msgspec
 
 from anabranch.core.frames import peek
+from anabranch.core.messages.registry import NO_HASH
 from anabranch.core.messages.storage import MAX_NUMBER, Entry
 from anabranch.core.store import CLOCKS_MS, Fill, Missing, Placed, hash_after, with_hole
 from anabranch.live.storage.rows import COLUMNS, PartLog, Row, placed_in, read_row, select
@@ -42,6 +43,8 @@ def hash_at(database: apsw.Connection, log: PartLog, offset: int) -> bytes:
             return b""
         return row[5]
     before = _placed(database, log, "offset < ? ORDER BY offset DESC LIMIT 1", offset)
+    if before is None and offset == log.start == 0:
+        return NO_HASH
     if before is None or before[2] is None or before[2] + before[1] != offset:
         return b""
     return hash_after(before[5], before[2], _entry(before))
