@@ -8,8 +8,9 @@ from typing import Any
 from anabranch.core import frames
 from anabranch.core.changes import CreateStream, Right, TrackerEntry
 from anabranch.core.ids import NodeId, StreamPart
-from anabranch.core.machine import Effect, Event, Find, Found, Write, Wrote
-from anabranch.core.messages import Control
+from anabranch.core.machine import Effect, Event, Find, Found, Send, Write, Wrote
+from anabranch.core.messages import AskRank, Control, Ranked
+from anabranch.core.messages.registry import NO_HASH
 from anabranch.core.messages.storage import MAX_NUMBER, FrameName, Selection
 from anabranch.core.registry import Permission, StreamState
 from anabranch.core.registry_view import Registry
@@ -98,8 +99,12 @@ class Desk:
         store: MemoryStore | None = None,
         links: bool = True,
         keep_s: float | None = None,
+        answers: bool = True,
+        restored: bool = False,
     ) -> None:
+        """Without `answers` nobody says how the logs of the others stand."""
         self.now = START
+        self.answers = answers
         self.keep_s = keep_s
         self.place = place
         self.knows_chains = True  # what is looked up about chains is found at once
@@ -113,6 +118,7 @@ class Desk:
         self.neighbours: list[NodeId] = []  # in the overlay of the part
         self.others = [NODES[other] for other in range(size) if other != place]
         self.machine = self._start()
+        self.machine.is_restored = restored
         self.first = self.learn()
         for other in self.others if links else ():
             self.link(other)
@@ -144,7 +150,12 @@ class Desk:
         return self._do(self.machine.learned(chain, self.now))
 
     def link(self, peer: NodeId, up: bool = True) -> list[Effect]:
-        return self._do(self.machine.link(peer, up, "", self.now))
+        effects = self._do(self.machine.link(peer, up, "", self.now))
+        ask = Send(peer, AskRank(PART))
+        if self.answers and ask in effects:
+            effects.remove(ask)
+            effects += self.hear(peer, Ranked(PART, 0, 0, 0, 0, NO_HASH, True))
+        return effects
 
     def hear(self, sender: NodeId, *messages: Control) -> list[Effect]:
         heard = (self.machine.receive(sender, message, self.now) for message in messages)

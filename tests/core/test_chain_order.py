@@ -458,7 +458,10 @@ def test_follower_copies_marks_with_the_entries() -> None:
     desk.settle()
     desk.take(second)
     desk.settle()
-    pages = desk.hear(ONE, Fetch(PART, desk.status.epoch, 0, NO_HASH, 0)) + desk.settle()
+    pages = (
+        desk.hear(ONE, Fetch(PART, desk.status.epoch, 0, NO_HASH, 0, desk.status.epoch))
+        + desk.settle()
+    )
     entries = [entry for _, page in pages_of(pages) for entry in page.entries]
     assert [entry.mark for entry in entries] == [0, peek(first).last + 1, LATE]
     assert [entry.frame for entry in entries] == [first, third, second]

@@ -24,6 +24,7 @@ from anabranch.core.messages import (
     AskEntries,
     AskLacking,
     AskRanges,
+    AskRank,
     AskStored,
     Bye,
     ChainChanged,
@@ -33,6 +34,7 @@ from anabranch.core.messages import (
     Contact,
     Control,
     Declined,
+    Disagree,
     Entries,
     Fetch,
     Fetched,
@@ -50,10 +52,12 @@ from anabranch.core.messages import (
     ListChains,
     Listening,
     ListHeads,
+    Marked,
     Meet,
     Probe,
     Probed,
     Ranges,
+    Ranked,
     ReadChain,
     Refused,
     Report,
@@ -69,7 +73,15 @@ from anabranch.core.messages import (
     Written,
 )
 from anabranch.core.messages.registry import NETWORK
-from anabranch.core.messages.storage import Entry, FrameName, FrameRange, Holding, Selection, Span
+from anabranch.core.messages.storage import (
+    Entry,
+    FrameName,
+    FrameRange,
+    Holding,
+    Mark,
+    Selection,
+    Span,
+)
 
 GOLDEN = Path(__file__).parent / "golden" / "packets.txt"
 HEAD = bytes([codec.PROTOCOL_VERSION, codec.CONTROL])
@@ -78,6 +90,7 @@ ANN, BEN, CAT = b"a" * 20, b"b" * 20, b"c" * 20
 
 # One of each type, with something in every field.
 FRAME = FrameName(chain_key(ANN, 7), 2**60)
+MARK = Mark(node=ANN, epoch=2, length=300, high=290, hash=b"h" * 32, signature=b"s" * 64)
 
 EXAMPLES: list[Control] = [
     Meet(PART, True, 1_500),
@@ -114,7 +127,7 @@ EXAMPLES: list[Control] = [
     Vote(PART, 2, 1, 300, True),
     Voted(PART, 2, True, False),
     Lead(PART, 2, 300),
-    Fetch(PART, 2, 300, b"h" * 32, 299),
+    Fetch(PART, 2, 300, b"h" * 32, 299, 2),
     AskEntries(5, PART, 300, 310),
     AskRanges(ticket=6, part=PART, cursor=2**60, after=2**59),
     Ranges(
@@ -127,6 +140,10 @@ EXAMPLES: list[Control] = [
     AskLacking(
         ticket=7, part=PART, report=6, low=2**59, high=2**60, names=b"n" * 36, cursor=b"c" * 36
     ),
+    Marked(PART, MARK),
+    AskRank(PART),
+    Ranked(PART, 3, 2, 1, 300, b"h" * 32, True, MARK),
+    Disagree(PART, (MARK,), True),
     Resent(5, (b"frame",), (300,), Selection(start=301), 1, 400, "busy", (Span(310, 320),), (300,)),
     Hand(PART, (b"frame",)),
     Fetched(PART, 2, 300, 290, 300, b"h" * 32, True, (Entry(2, 1_767_225_600_000, b"frame", 5),)),

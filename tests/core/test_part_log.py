@@ -141,7 +141,7 @@ def test_a_follower_stands_when_its_primary_says_that_it_is_none() -> None:
     desk.hear(ONE, Voted(PART, 1, False, True))
     assert sent(Vote, desk.wait(3.1))
     other = Desk()
-    answer = other.hear(ONE, Fetch(PART, 0, 0, NO_HASH, 0))
+    answer = other.hear(ONE, Fetch(PART, 0, 0, NO_HASH, 0, 0))
     assert answer == [Send(ONE, Voted(PART, 0, False, True))]
 
 
@@ -200,7 +200,7 @@ def test_an_epoch_that_is_far_ahead_is_not_believed() -> None:
         Vote(PART, far, 9, 9, True),
         Voted(PART, far, False, True),
         Lead(PART, far, 0),
-        Fetch(PART, far, 0, NO_HASH, 0),
+        Fetch(PART, far, 0, NO_HASH, 0, far),
         Fetched(PART, far, 0, 0, 0),
     )
     assert desk.hear(TWO, *words) == []
@@ -244,7 +244,7 @@ def test_what_was_held_gets_a_place_first_and_what_comes_meanwhile_goes_in_one_w
 def test_followers_are_sent_what_is_on_the_disk_and_it_is_settled_when_one_has_it() -> None:
     desk = leading()
     row = chain()
-    first = desk.hear(ONE, Fetch(PART, 1, 0, NO_HASH, 0))
+    first = desk.hear(ONE, Fetch(PART, 1, 0, NO_HASH, 0, 1))
     assert sent(Fetched, first) == [(ONE, Fetched(PART, 1, 0, 0, 0, NO_HASH))]
     assert desk.take(row.frame()) == []
     [(to, page)] = sent(Fetched, desk.save())
@@ -253,11 +253,11 @@ def test_followers_are_sent_what_is_on_the_disk_and_it_is_settled_when_one_has_i
     desk.take(row.frame())
     assert sent(Fetched, desk.save()) == [], "one page at a time"
     state = desk.state
-    told = desk.hear(ONE, Fetch(PART, 1, 1, page_end(page), 0))
+    told = desk.hear(ONE, Fetch(PART, 1, 1, page_end(page), 0, 1))
     assert desk.status.high == 1
     [(_, rest)] = sent(Fetched, told)
     assert (rest.offset, rest.high, len(rest.entries)) == (1, 1, 1)
-    last = sent(Fetched, desk.hear(ONE, Fetch(PART, 1, 2, state.hash, 1)))
+    last = sent(Fetched, desk.hear(ONE, Fetch(PART, 1, 2, state.hash, 1, 1)))
     assert [(page.offset, page.high, page.entries) for _, page in last] == [(2, 2, ())]
     assert desk.state.high == 0, "the disk may learn of it later"
     desk.wait(1.1)
@@ -266,7 +266,7 @@ def test_followers_are_sent_what_is_on_the_disk_and_it_is_settled_when_one_has_i
 
 def test_idle_question_that_meets_an_entry_on_its_way_does_not_get_it_twice() -> None:
     desk = leading()
-    idle = Fetch(PART, 1, 0, NO_HASH, 0)
+    idle = Fetch(PART, 1, 0, NO_HASH, 0, 1)
     desk.hear(ONE, idle)
     desk.take(chain().frame())
     assert [len(page.entries) for _, page in sent(Fetched, desk.save())] == [1]
@@ -275,7 +275,7 @@ def test_idle_question_that_meets_an_entry_on_its_way_does_not_get_it_twice() ->
     [(_, again)] = sent(Fetched, desk.wait(1.0))
     assert len(again.entries) == 1, "the first page may be lost"
     desk.wait(0.5)
-    desk.hear(ONE, Fetch(PART, 1, 1, page_end(again), 0))
+    desk.hear(ONE, Fetch(PART, 1, 1, page_end(again), 0, 1))
     assert desk.status.high == 1
 
 
@@ -296,13 +296,13 @@ def test_a_wrong_hash_a_wrong_epoch_and_a_log_before_the_epoch_count_for_nothing
     desk.take(chain().frame(b"c", at=desk.now + 1))
     desk.save()
     assert (desk.status.epoch, desk.status.length) == (2, 3)
-    desk.hear(ONE, Fetch(PART, 2, 3, b"x" * 32, 0))
-    desk.hear(ONE, Fetch(PART, 1, 3, desk.state.hash, 0))
-    desk.hear(ONE, Fetch(PART, 2, 1, first.hash, 0))
-    desk.hear(TWO, Fetch(PART, 2, 1, first.hash, 0))
+    desk.hear(ONE, Fetch(PART, 2, 3, b"x" * 32, 0, 2))
+    desk.hear(ONE, Fetch(PART, 1, 3, desk.state.hash, 0, 1))
+    desk.hear(ONE, Fetch(PART, 2, 1, first.hash, 0, 2))
+    desk.hear(TWO, Fetch(PART, 2, 1, first.hash, 0, 2))
     desk.look()
     assert desk.status.high == 0, "their logs are not stamped with this epoch yet"
-    desk.hear(ONE, Fetch(PART, 2, 2, before.hash, 0))
+    desk.hear(ONE, Fetch(PART, 2, 2, before.hash, 0, 2))
     desk.look()
     assert desk.status.high == 2, "that is where the epoch began"
 
@@ -310,7 +310,7 @@ def test_a_wrong_hash_a_wrong_epoch_and_a_log_before_the_epoch_count_for_nothing
 def test_what_may_have_been_lost_is_said_again() -> None:
     desk = leading()
     assert {to for to, _ in sent(Lead, desk.wait(1.0))} == {ONE, TWO}
-    desk.hear(ONE, Fetch(PART, 1, 0, NO_HASH, 0))
+    desk.hear(ONE, Fetch(PART, 1, 0, NO_HASH, 0, 1))
     desk.take(chain().frame())
     pages = sent(Fetched, desk.save())
     again = desk.wait(2.0)
@@ -352,7 +352,9 @@ def test_a_primary_that_cannot_write_lets_another_one_lead() -> None:
         desk.save("no")
         desk.wait(1.0)
     assert desk.status.primary is None
-    assert desk.hear(ONE, Fetch(PART, 1, 0, NO_HASH, 0)) == [Send(ONE, Voted(PART, 1, False, True))]
+    assert desk.hear(ONE, Fetch(PART, 1, 0, NO_HASH, 0, 1)) == [
+        Send(ONE, Voted(PART, 1, False, True))
+    ]
     for _ in range(10):
         desk.save("no")
         assert not sent(Vote, desk.wait(1.0)), "nor does it stand again"

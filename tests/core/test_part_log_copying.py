@@ -28,13 +28,13 @@ ONE, TWO = NODES[1], NODES[2]
 def test_a_follower_copies_and_says_how_far_its_disk_goes() -> None:
     log = Log(entries(1, 4))
     desk = Desk()
-    assert desk.hear(ONE, Lead(PART, 1, 0)) == [Send(ONE, Fetch(PART, 1, 0, NO_HASH, 0))]
+    assert desk.hear(ONE, Lead(PART, 1, 0)) == [Send(ONE, Fetch(PART, 1, 0, NO_HASH, 0, 0))]
     assert desk.written == [Promise(PART, 1, bytes(20))]
     desk.save()
     assert desk.hear(ONE, log.page(1, 0, 0, 2, high=4)) == []
     assert desk.written == [Copy(PART, 0, tuple(log.entries[:2])), Adopt(PART, 1)]
     assert desk.hear(ONE, log.page(1, 0, 0, 2), log.page(1, 0, 0, 3)) == [], "one copy at a time"
-    assert desk.save() == [Send(ONE, Fetch(PART, 1, 2, log.hashes[2], 2))]
+    assert desk.save() == [Send(ONE, Fetch(PART, 1, 2, log.hashes[2], 2, 1))]
     assert desk.status.high == 2, "as far as its own disk goes"
     desk.hear(ONE, log.page(1, 0, 2, 4, high=3))
     desk.save()
@@ -59,7 +59,7 @@ def test_a_log_that_is_as_long_as_the_epochs_beginning_is_stamped_by_an_empty_pa
     desk = following(log, 1, 2)
     desk.hear(ONE, log.page(2, 3, 3, 3))
     assert desk.written == [Adopt(PART, 2)]
-    assert desk.save() == [Send(ONE, Fetch(PART, 2, 3, log.hashes[3], 0))]
+    assert desk.save() == [Send(ONE, Fetch(PART, 2, 3, log.hashes[3], 0, 2))]
 
 
 def test_only_what_is_different_is_taken_back_and_in_one_write_with_what_replaces_it() -> None:
@@ -70,7 +70,7 @@ def test_only_what_is_different_is_taken_back_and_in_one_write_with_what_replace
     desk.hear(ONE, primary.page(4, 9, 2, 8))
     desk.look(), desk.look(), desk.look()
     assert desk.written == [Truncate(PART, 5), Copy(PART, 5, tuple(primary.entries[5:8]))]
-    assert desk.save() == [Send(ONE, Fetch(PART, 4, 8, primary.hashes[8], 2))]
+    assert desk.save() == [Send(ONE, Fetch(PART, 4, 8, primary.hashes[8], 2, 1))]
     assert desk.state.held == 3
     handed = sent(Hand, desk.wait(0.2) + desk.settle() + desk.wait(0.1) + desk.settle())
     assert handed == [(ONE, Hand(PART, tuple(entry.frame for entry in mine.entries[5:])))]
@@ -82,7 +82,7 @@ def test_a_page_that_brings_nothing_new_is_answered_as_the_last_word_may_have_be
     desk.wait(0.5)
     desk.hear(ONE, log.page(4, 6, 1, 4))
     fetches = desk.look() + desk.look() + desk.look()
-    assert fetches == [Send(ONE, Fetch(PART, 4, 4, log.hashes[4], 0))]
+    assert fetches == [Send(ONE, Fetch(PART, 4, 4, log.hashes[4], 0, 1))]
 
 
 def test_what_is_the_same_as_far_as_a_page_goes_is_not_taken_back() -> None:
@@ -92,7 +92,7 @@ def test_what_is_the_same_as_far_as_a_page_goes_is_not_taken_back() -> None:
     desk = following(mine, 1, 4, high=1)
     desk.hear(ONE, primary.page(4, 12, 1, 4))
     fetches = desk.look() + desk.look() + desk.look()
-    assert fetches == [Send(ONE, Fetch(PART, 4, 4, primary.hashes[4], 1))]
+    assert fetches == [Send(ONE, Fetch(PART, 4, 4, primary.hashes[4], 1, 1))]
     assert (desk.written, desk.state.length) == ([], 9)
     desk.hear(ONE, primary.page(4, 12, 4, 7))
     desk.settle()
@@ -114,7 +114,7 @@ def test_a_late_page_takes_nothing_back_from_a_log_that_is_stamped() -> None:
     assert desk.hear(ONE, *late) == []
     assert (desk.writes, desk.finds) == ([], [])
     again = desk.wait(0.1)
-    assert again == [Send(ONE, Fetch(PART, 1, 4, log.hashes[4], 0))], "its last word may be lost"
+    assert again == [Send(ONE, Fetch(PART, 1, 4, log.hashes[4], 0, 1))], "its last word may be lost"
 
 
 def test_what_is_settled_is_never_taken_back() -> None:
@@ -173,7 +173,7 @@ def test_a_page_is_void_when_what_we_ordered_ourselves_came_to_the_disk_meanwhil
     desk.save()
     assert [type(write) for write in desk.written] == [Promise]
     desk.settle()
-    fetch = Fetch(PART, 2, 1, desk.state.hash, 0)
+    fetch = Fetch(PART, 2, 1, desk.state.hash, 0, 1)
     assert Send(ONE, fetch) in desk.wait(0.2)
 
 
@@ -207,7 +207,7 @@ def test_a_page_that_has_a_frame_twice_is_dropped_and_complained_of_once() -> No
     assert [notice.kind for notice in of(Notice, effects)] == ["log-diverged"]
     assert (desk.writes, desk.wait(4.9)) == ([], [])
     again = desk.wait(0.2)
-    assert again == [Send(ONE, Fetch(PART, 1, 1, wrong.hashes[1], 0))]
+    assert again == [Send(ONE, Fetch(PART, 1, 1, wrong.hashes[1], 0, 1))]
     assert desk.hear(ONE, wrong.page(1, 0, 1, 4)) == []
     assert desk.writes == []
 
@@ -228,7 +228,7 @@ def test_a_copy_of_what_has_a_place_already_fails_and_is_not_tried_again_at_once
         assert desk.hear(ONE, wrong.page(1, 0, 4, 5)) == []
     assert (desk.writes, desk.state.hash, desk.state.held) == ([], good.hashes[4], 1)
     fetches = sent(Fetch, desk.wait(4.9) + desk.settle() + desk.wait(0.2))
-    assert fetches == [(ONE, Fetch(PART, 1, 4, good.hashes[4], 0))]
+    assert fetches == [(ONE, Fetch(PART, 1, 4, good.hashes[4], 0, 1))]
     desk.hear(ONE, good.page(1, 0, 4, 6))
     desk.settle()
     assert desk.state.hash == good.hashes[6]
@@ -277,7 +277,7 @@ def test_a_page_waits_for_the_registry_to_know_all_who_published_what_is_in_it()
     assert [notice.kind for notice in of(Notice, effects)] == ["log-unpermitted"]
     assert desk.hear(ONE, log.page(1, 0, 0, 2)) == []
     assert desk.writes == []
-    assert sent(Fetch, desk.wait(1.1)) == [(ONE, Fetch(PART, 1, 0, NO_HASH, 0))]
+    assert sent(Fetch, desk.wait(1.1)) == [(ONE, Fetch(PART, 1, 0, NO_HASH, 0, 0))]
     desk.registry.let(SIGNERS[34].node, Right.PUBLISH)
     desk.hear(ONE, log.page(1, 0, 0, 2))
     desk.settle()

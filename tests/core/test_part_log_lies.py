@@ -48,7 +48,7 @@ def test_a_log_begins_anew_only_beyond_its_end_and_what_is_not_settled_is_held_f
     desk.hear(ONE, anew)
     desk.look(), desk.look()
     assert desk.written == [Truncate(PART, 2)]
-    assert Send(ONE, Fetch(PART, 2, 2, mine.hashes[2], 2)) in desk.save()
+    assert Send(ONE, Fetch(PART, 2, 2, mine.hashes[2], 2, 1)) in desk.save()
     desk.hear(ONE, anew)
     assert desk.written == [Restart(PART, 4, primary.hashes[4]), Copy(PART, 4, page.entries)]
     desk.save()

@@ -98,9 +98,9 @@ def test_a_primary_counts_those_who_are_named_now() -> None:
     desk.learn()
     assert Send(NEW, Lead(PART, 1, 0)) in desk.link(NEW) + desk.wait(1.0)
     doubts = desk.registry.doubts
-    assert desk.hear(ONE, Fetch(PART, 1, 1, desk.state.hash, 0)) == []
+    assert desk.hear(ONE, Fetch(PART, 1, 1, desk.state.hash, 0, 1)) == []
     assert (desk.status.high, desk.registry.doubts) == (0, doubts + 1)
-    desk.hear(NEW, Fetch(PART, 1, 1, desk.state.hash, 0))
+    desk.hear(NEW, Fetch(PART, 1, 1, desk.state.hash, 0, 1))
     assert desk.status.high == 1
     desk.registry.name((0,))
     desk.learn()
@@ -276,7 +276,7 @@ def test_a_link_that_stood_before_the_registry_told_of_it_counts() -> None:
     desk.link(ONE)
     desk.registry.name((0, 1, 2))
     desk.learn()
-    assert desk.hear(ONE, Lead(PART, 1, 0)) == [Send(ONE, Fetch(PART, 1, 0, NO_HASH, 0))]
+    assert desk.hear(ONE, Lead(PART, 1, 0)) == [Send(ONE, Fetch(PART, 1, 0, NO_HASH, 0, 0))]
 
 
 def test_a_dial_that_failed_is_no_news() -> None:

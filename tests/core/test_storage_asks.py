@@ -34,7 +34,7 @@ def leading() -> Desk:
     desk.wait(3.0)
     desk.hear(ONE, Voted(PART, 1, True, False), Voted(PART, 1, True, True))
     desk.settle()
-    desk.hear(ONE, Fetch(PART, 1, 0, NO_HASH, 0))
+    desk.hear(ONE, Fetch(PART, 1, 0, NO_HASH, 0, 1))
     return desk
 
 
@@ -58,7 +58,7 @@ def test_the_word_is_given_when_the_frame_is_settled_and_not_before() -> None:
     assert sent(LackingNames, effects) == [(PUBLISHER, LackingNames(PART, (name,)))]
     desk.take(frame)
     assert words(desk.save()) == [], "it is on one disk of three"
-    [(to, word)] = sent(Acknowledged, desk.hear(ONE, Fetch(PART, 1, 2, desk.state.hash, 0)))
+    [(to, word)] = sent(Acknowledged, desk.hear(ONE, Fetch(PART, 1, 2, desk.state.hash, 0, 1)))
     assert to == PUBLISHER
     assert word.holdings == (Holding(name, 0, hashlib.sha256(frame).digest()),)
     assert KEYS.verify(NODES[0], signed_bytes(NET, PART, word.holdings), word.signature)
@@ -70,7 +70,7 @@ def test_what_is_settled_already_is_acknowledged_at_once_and_again_when_asked_ag
     frame = Chain(PUBLISHERS[0]).frame()
     desk.take(frame)
     desk.save()
-    desk.hear(ONE, Fetch(PART, 1, 1, desk.state.hash, 0))
+    desk.hear(ONE, Fetch(PART, 1, 1, desk.state.hash, 0, 1))
     for _ in range(2):
         desk.hear(PUBLISHER, AskStored(PART, (name_of(frame),)))
         assert words(desk.look()) == [(PUBLISHER, [name_of(frame)])]
@@ -86,7 +86,7 @@ def test_each_who_asked_gets_one_word_for_all_his_frames_of_one_occasion() -> No
     desk.look()
     desk.take(*frames)
     desk.settle()
-    effects = desk.hear(ONE, Fetch(PART, 1, 3, desk.state.hash, 0))
+    effects = desk.hear(ONE, Fetch(PART, 1, 3, desk.state.hash, 0, 1))
     assert words(effects) == [(PUBLISHER, list(names)), (READER, [names[0]])]
 
 
@@ -122,7 +122,7 @@ def test_only_who_published_it_and_who_may_read_is_told() -> None:
     frame = Chain(PUBLISHERS[0]).frame()
     desk.take(frame)
     desk.save()
-    desk.hear(ONE, Fetch(PART, 1, 1, desk.state.hash, 0))
+    desk.hear(ONE, Fetch(PART, 1, 1, desk.state.hash, 0, 1))
     asked = AskStored(PART, (name_of(frame),))
     for node, told in ((STRANGER, 0), (PUBLISHERS[1].node, 0), (READER, 1), (PUBLISHER, 1)):
         assert len(words(desk.hear(node, asked) + desk.look())) == told
@@ -154,7 +154,7 @@ def test_when_there_is_no_room_who_asks_for_most_makes_some() -> None:
     desk.hear(PUBLISHER, AskStored(PART, tuple(map(name_of, frames))))
     desk.take(*frames)
     desk.settle()
-    effects = desk.hear(ONE, Fetch(PART, 1, 3, desk.state.hash, 0))
+    effects = desk.hear(ONE, Fetch(PART, 1, 3, desk.state.hash, 0, 1))
     assert words(effects) == [(PUBLISHER, list(map(name_of, frames)))]
     assert not beyond(desk.machine)
 

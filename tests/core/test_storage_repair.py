@@ -27,7 +27,7 @@ def damaged(count: int = 3, lost: tuple[int, ...] = (1,)) -> tuple[Desk, list[by
     frames = [chain.frame() for _ in range(count)]
     desk.take(*frames)
     desk.settle()
-    desk.hear(ONE, Fetch(PART, 1, count, desk.state.hash, 0))
+    desk.hear(ONE, Fetch(PART, 1, count, desk.state.hash, 0, 1))
     rows = desk.store.find(Page(PART, Selection(), MAX_NUMBER, 1 << 40)).placed
     for at in lost:
         desk.store.damage(PART, name_of(frames[at]))

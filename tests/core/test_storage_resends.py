@@ -29,7 +29,7 @@ def stored() -> tuple[Desk, list[bytes]]:
     for frame in frames[:2]:
         desk.take(frame)
         desk.save()
-    desk.hear(ONE, Fetch(PART, 1, 0, NO_HASH, 0), Fetch(PART, 1, 3, desk.state.hash, 0))
+    desk.hear(ONE, Fetch(PART, 1, 0, NO_HASH, 0, 1), Fetch(PART, 1, 3, desk.state.hash, 0, 1))
     desk.take(frames[2])
     desk.save()
     assert (desk.status.high, desk.status.length) == (3, 4)

@@ -640,6 +640,33 @@ SECURITY = (
         ),
     ),
     Mutant(
+        "marks are signed by their nodes",
+        "anabranch.core.log_marks:Notary.check",
+        "if not self._verify(mark.node, self._digest(part, mark), mark.signature):",
+        "if not mark.signature:",
+        (
+            "tests/core/test_log_recovery.py::test_forged_mark_costs_the_link_and_changes_nothing",
+            "tests/core/test_log_marks.py::test_marks_of_strangers_and_of_other_logs_decide_nothing",
+        ),
+        row=Row(
+            A_STORAGE_NODE,
+            "claims that another one has forgotten a part of its log",
+            "only what that one has signed itself counts; a forged mark costs the link",
+        ),
+    ),
+    Mutant(
+        "a log is replaced only against marks of a majority",
+        "anabranch.core.log_marks:Marks._judged",
+        "if against >= standing.majority and len(standing.members) > 1:",
+        "if against:",
+        ("tests/core/test_log_marks.py::test_one_node_that_signs_twice_is_no_majority",),
+        row=Row(
+            A_STORAGE_NODE,
+            "says that a settled part of the log is another one",
+            "no log is replaced unless a majority has signed for another; both are reported",
+        ),
+    ),
+    Mutant(
         "the past is read with the right to subscribe",
         "anabranch.core.storage_resends:Resends._problem",
         "if not self._readers.may_read(resend.part.stream, sender, now):",

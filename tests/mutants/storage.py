@@ -184,8 +184,8 @@ STORAGE = (
     Mutant(
         "followers count from the begin of the epoch",
         "anabranch.core.log_leading:Leading._compare",
-        "if offset >= standing.begin:",
-        "if offset >= 0:",
+        "if offset >= standing.begin and fetch.log_epoch == standing.epoch:",
+        "if fetch.log_epoch == standing.epoch:",
         (
             "tests/core/test_part_log.py::test_a_wrong_hash_a_wrong_epoch_and_a_log_before_the_epoch_count_for_nothing",
         ),
@@ -204,8 +204,8 @@ STORAGE = (
     Mutant(
         "a log is stamped when it has all that the primary began with",
         "anabranch.core.log_following:Following._stage_copy",
-        "if standing.state.log_epoch != standing.epoch and offset >= standing.begin:",
-        "if standing.state.log_epoch != standing.epoch:",
+        "if is_other and offset >= standing.begin:",
+        "if is_other:",
         (
             "tests/core/test_part_log_copying.py::test_a_log_is_stamped_when_it_has_all_that_the_primary_began_with_and_not_before",
         ),

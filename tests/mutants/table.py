@@ -1,6 +1,7 @@
 """All mutants, by subject."""
 
 from mutants.calm import CALM
+from mutants.forgetting import FORGETTING
 from mutants.frames import FRAMES
 from mutants.keeping import KEEPING
 from mutants.keys import KEYS
@@ -21,6 +22,18 @@ ATTACKS = tuple(
     if mutant.row is not None and mutant.row.who == attacker
 )
 MUTANTS = (
-    *(*CALM, *FRAMES, *KEEPING, *KEYS, *LINKS, *ORDER, *READING, *REGISTRY, *SPARK, *STORAGE),
+    *(
+        *CALM,
+        *FORGETTING,
+        *FRAMES,
+        *KEEPING,
+        *KEYS,
+        *LINKS,
+        *ORDER,
+        *READING,
+        *REGISTRY,
+        *SPARK,
+        *STORAGE,
+    ),
     *ATTACKS,
 )

@@ -11,7 +11,7 @@ from anabranch.core.ids import StreamPart
 from anabranch.core.machine import Draft
 from anabranch.core.messages.storage import LATE, MAX_NUMBER, Selection
 from anabranch.core.store import Page, Placed
-from anabranch.sim.network import Constant, SimNode
+from anabranch.sim.network import NO_FAULTS, Constant, PacketFaults, SimNode
 from anabranch.sim.simulator import Simulator
 from anabranch.sim.storage_checker import StorageChecker, mark_after
 from anabranch.sim.stored_cluster import StoredCluster
@@ -20,6 +20,7 @@ RATE_PER_S = 3.0  # frames of each publisher
 PUBLISHERS = 3
 REST_S = 1.5  # from one change to the next
 STEP_S = 0.25
+REORDERED = PacketFaults(reordering=0.2, reordering_ms=300.0)  # frames overtake each other
 
 
 class Town:
@@ -69,6 +70,15 @@ class Town:
             assert self.sim.now < self.until, "there is no leader any more"
         return self.leaders()[0]
 
+    def wait_for_followers(self) -> SimNode:
+        """Wait until all storage nodes follow one leader; return it."""
+        while True:
+            leader = self.wait_for_leader()
+            statuses = [log.status(self.part) for log in self.cluster.logs.values()]
+            if all(status is not None and status.primary == leader.id for status in statuses):
+                return leader
+            self.run(STEP_S)
+
     def log(self) -> list[Placed]:
         placed: list[Placed] = []
         following: Selection | None = Selection()
@@ -89,24 +99,33 @@ def depose_by_crash(town: Town, leader: SimNode) -> None:
 
 
 def depose_by_partition(town: Town, leader: SimNode) -> None:
-    """Cut the leader off from everybody, and let it come back when another one leads."""
-    town.sim.partition({leader.id: 1})
+    """Cut half of the nodes off with the leader, and let them come back when another one leads.
+
+    What their publishers publish meanwhile reaches the next leader later than what follows.
+    """
+    apart = [leader, *town.cluster.peers[::2]]
+    town.sim.partition({node.id: 1 for node in apart})
     town.wait_for_leader(leader)
     town.sim.partition({})
 
 
-@pytest.mark.parametrize(("depose", "changes"), [(depose_by_crash, 100), (depose_by_partition, 20)])
+@pytest.mark.parametrize(
+    ("depose", "changes", "is_reachable"),
+    [(depose_by_crash, 100, True), (depose_by_partition, 10, False)],
+)
 def test_log_after_many_changes_of_the_leader_has_each_chain_in_order(
-    depose: Callable[[Town, SimNode], None], changes: int
+    depose: Callable[[Town, SimNode], None], changes: int, is_reachable: bool
 ) -> None:
     town = Town(seed=1)
-    town.until = town.sim.now + 10 * changes * (REST_S + 2)
+    town.until = town.sim.now + 60 * changes
     for node in town.cluster.peers[:PUBLISHERS]:
         town.publish(node)
     first = town.epoch()
+    town.sim.faults = REORDERED
     for _ in range(changes):
-        depose(town, town.wait_for_leader())
+        depose(town, town.wait_for_followers())
         town.run(REST_S)
+    town.sim.faults = NO_FAULTS
     town.until = 0.0
     town.run(60.0)
     assert town.epoch() >= first + changes
@@ -121,6 +140,8 @@ def test_log_after_many_changes_of_the_leader_has_each_chain_in_order(
         late += mark == LATE
         newest[head.chain] = max(before, head.last)
     assert len(rows) == len(town.checker.frames) > PUBLISHERS * RATE_PER_S * changes * REST_S
-    assert (inversions, late) == (0, 0), "nothing was lost"
+    assert inversions == 0
+    # What nobody can reach for longer than a chain waits is lost for that time.
+    assert late == 0 or not is_reachable
     town.checker.settled()
     assert town.checker.violations == []

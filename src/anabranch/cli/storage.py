@@ -28,6 +28,7 @@ from anabranch.live.keys import load_key
 from anabranch.live.loop import ending, run
 from anabranch.live.profiles import current_profile
 from anabranch.live.storage.damage import SCRUB_DAYS
+from anabranch.live.storage.schema import take_lock
 
 if TYPE_CHECKING:  # its pages need a web server, which takes long to load: see `storage`
     from anabranch.live.storage.process import StorageProcess
@@ -35,11 +36,28 @@ if TYPE_CHECKING:  # its pages need a web server, which takes long to load: see 
 
 ANSWER_S = 10.0  # within which a node that runs begins with a scrub
 POLL_S = 0.2
+ACCEPT_S = 30.0  # within which a node asks the others, copies what they have, and goes on
 MAX_SHOWN = 20  # damaged ranges
 MAX_KEPT = 1e6  # days, or gigabytes: more is as good as everything
 
 
+ScrubDays = Annotated[
+    float, typer.Option(help="Read all that is kept once in so long; 0: only when asked.")
+]
+Restored = Annotated[
+    bool,
+    typer.Option(
+        "--restored",
+        help="The folder was restored from a copy: a majority of the other storage nodes has to "
+        "say what is missing.",
+    ),
+]
+
 app = typer.Typer(invoke_without_command=True)
+
+OwnerKey = Annotated[
+    Path | None, typer.Option(help="The network owner's key, to name this storage node with.")
+]
 
 
 @app.callback()
@@ -58,18 +76,15 @@ def storage(
     keep_gb: Annotated[
         float | None, typer.Option(help="Delete the oldest beyond so much; by default nothing.")
     ] = None,
-    scrub_days: Annotated[
-        float, typer.Option(help="Read all that is kept once in so long; 0: only when asked.")
-    ] = SCRUB_DAYS,
-    owner_key: Annotated[
-        Path | None, typer.Option(help="The network owner's key, to name this storage node with.")
-    ] = None,
+    scrub_days: ScrubDays = SCRUB_DAYS,
+    owner_key: OwnerKey = None,
     advertise: Annotated[
         str | None, typer.Option(help="The ws:// address that others dial, if it differs.")
     ] = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     trusted_proxy: TrustedProxy = None,
+    restored: Restored = False,
     trace: Trace = None,
     profile: Profile = None,
     address: Address = None,
@@ -100,6 +115,7 @@ def storage(
                 scrub_days=scrub_days,
                 recorder=recorder.recorder,
                 trusted=prefixes_of(trusted_proxy),
+                restored=restored,
             )
             await _serve(process, ended, owner_key, as_json)
 
@@ -174,6 +190,45 @@ def scrub(
         finally:
             store.close()
     _say_scrubbed(state, damage, as_json)
+
+
+@app.command("accept-loss")
+@handled()
+def accept_loss(
+    stream: Annotated[str, typer.Argument(help="The stream: OWNER/PATH.")],
+    data: Annotated[Path, typer.Option(help="The folder of a storage node.")],
+    as_json: AsJson = False,
+) -> None:
+    """Go on without offsets that this storage node's disk has forgotten and no other node has.
+
+    The node must run: it asks the others first, and copies what they have.
+    """
+    from anabranch.live.storage.losses import accepted, forgotten, request_loss
+
+    if not forgotten(data, stream):
+        fail(f"nothing of {stream} is missing in {data}: look at the node's /health")
+    try:
+        take_lock(data / "logs.sqlite").close()
+    except InUseError:
+        pass
+    else:
+        fail(f"no storage node runs in {data}: start it, since it has to ask the others first")
+    known = accepted(data, stream)
+    request_loss(data, stream)
+    until = time.time() + ACCEPT_S
+    while forgotten(data, stream):
+        if time.time() > until:
+            fail(f"the storage node that runs in {data} does not go on yet: look at its /health")
+        time.sleep(POLL_S)
+    losses = [each for each in accepted(data, stream) if each not in known]
+    for state, loss in losses:
+        row = {"stream": stream, "partition": state.part.partition}
+        if as_json:
+            print_json({"event": "accepted", **row, "start": loss.start, "end": loss.end})
+        else:
+            typer.echo(f"given up: {state.part} from offset {loss.start} up to {loss.end}")
+    if not losses and not as_json:
+        typer.echo("nothing was given up: another storage node had all of it")
 
 
 def _say_scrubbed(

@@ -148,7 +148,6 @@ class _Wait(msgspec.Struct):
 
     previous: int  # of the lowest held frame: up to here something is missing
     held: int = 0  # frames that were held since it waits
-    asks: int = 0  # how often others were asked
 
 
 class _Chain(msgspec.Struct):
@@ -296,7 +295,6 @@ class ChainOrder:
             if key not in publisher.asking and len(publisher.asking) >= MAX_ASKING_PER_PUBLISHER:
                 continue
             publisher.asking[key] = None
-            wait.asks += 1
             wants.append(Want(key, max(0, chain.newest), wait.previous))
             self._ask_at.set(key, now + ASK_AGAIN_S)
         return wants

@@ -6,6 +6,7 @@ on the voter's disk before the candidate hears of it, and so is the candidate's 
 """
 
 import random
+from collections.abc import Callable
 
 from anabranch.core.ids import NodeId
 from anabranch.core.log_standing import Standing
@@ -23,11 +24,15 @@ NO_LOG_S = 30.0  # how long who has no log, and may begin none, waits before it 
 NO_LOG = "there is no primary, and no log here to go on from: start or name a node that has it"
 
 
+MayVote = Callable[[NodeId, float], bool]  # whether we know enough of ourselves to vote for a node
+
+
 class Election:
     """Our vote, and our own candidacy."""
 
-    def __init__(self, standing: Standing, rng: random.Random) -> None:
+    def __init__(self, standing: Standing, rng: random.Random, may_vote: MayVote) -> None:
         self._standing = standing
+        self._may_vote = may_vote
         self._rng = rng
         self.at: float | None = None  # when to stand, if there is no primary until then
         self.may_begin = False  # the first epoch of a log: new nodes must not begin a second log
@@ -59,6 +64,9 @@ class Election:
             return self._complain(now)
         if standing.epoch >= MAX_EPOCH:
             return []
+        if not self._may_vote(standing.me, now):
+            self.postpone(now)
+            return []
         self._asked, self._is_sure, self._granted = standing.epoch + 1, False, {standing.me}
         effects = self._ask()
         self._count()
@@ -68,6 +76,8 @@ class Election:
         """Vote, or do not."""
         standing = self._standing
         fits = (vote.log_epoch, vote.length) >= standing.rank
+        if not self._may_vote(sender, now):
+            return [self._refusal(sender, vote.sure)]
         if not vote.sure:
             is_led = standing.is_primary or standing.primary is not None
             if fits and not is_led and vote.epoch > standing.epoch:
@@ -139,6 +149,8 @@ class Election:
         standing = self._standing
         still = standing.epoch + (not self._is_sure)  # what an election in between has changed
         if self._asked != still or standing.primary or len(self._granted) < standing.majority:
+            return
+        if standing.is_recovering:  # which has come to light meanwhile
             return
         if not self._is_sure:
             self._is_sure, self._granted = True, set()

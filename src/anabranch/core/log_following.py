@@ -14,6 +14,7 @@ import msgspec
 from anabranch.core.errors import RemoteError
 from anabranch.core.ids import FrameHead, NodeId, PartKey, part_key
 from anabranch.core.log_comparison import Comparison, read_heads
+from anabranch.core.log_marks import Disagrees
 from anabranch.core.log_standing import Standing
 from anabranch.core.machine import Effect, Notice, Send
 from anabranch.core.messages import Fetch, Fetched, Lead, Voted
@@ -42,7 +43,6 @@ End = tuple[int, bytes]  # of a log: its length and its hash
 CheckPage = Callable[[Fetched, Sequence[FrameHead]], bool]
 
 
-UNSETTLED = "a settled part of the log is not the same as with the primary: its store is damaged"
 TWICE = "a frame has two places with the primary, as far as we have its log: its store is damaged"
 UNPERMITTED = "the primary has a frame of somebody who could never publish, by what we know"
 
@@ -60,10 +60,13 @@ class Staged(msgspec.Struct):
 class Following:
     """Fetches the primary's log."""
 
-    def __init__(self, standing: Standing, find: Look, check: CheckPage) -> None:
+    def __init__(
+        self, standing: Standing, find: Look, check: CheckPage, disagree: Disagrees
+    ) -> None:
         self._standing = standing
         self._find = find
         self._check = check
+        self._disagree = disagree
         self._key: PartKey = part_key(standing.part)
         self.at: float | None = None  # when to fetch again
         self._comparing: Comparison | None = None
@@ -95,7 +98,8 @@ class Following:
             return []
         goes_on = (page.offset, page.hash) == (state.length, state.hash)
         is_anew = page.starts_here and page.offset > state.length
-        is_late = page.offset > state.length or state.log_epoch == standing.epoch
+        is_stamped = state.log_epoch == standing.epoch and not standing.is_contradicted
+        is_late = page.offset > state.length or is_stamped
         if is_late and not goes_on and not is_anew:
             self.at = now + SOON_S  # or our last word was lost
             return []
@@ -118,6 +122,8 @@ class Following:
     def settle(self) -> None:
         """Settle what the primary has settled, as far as our log is known to be a part of its."""
         standing, state = self._standing, self._standing.state
+        if standing.is_contradicted:
+            return  # what it has settled is not what was settled
         standing.high = max(standing.high, state.high)  # if our log began anew
         if state.log_epoch == standing.epoch and not standing.is_primary:
             standing.high = max(standing.high, min(standing.told_high, state.length))
@@ -168,7 +174,8 @@ class Following:
         if standing.primary is None:
             return []
         self.at = now + AGAIN_S
-        fetch = Fetch(standing.part, standing.epoch, offset, hashed, standing.high)
+        log_epoch = 0 if standing.is_recovering else standing.state.log_epoch
+        fetch = Fetch(standing.part, standing.epoch, offset, hashed, standing.high, log_epoch)
         return [Send(standing.primary, fetch)]
 
     # --- Where our log is another ---------------------------------------------------------
@@ -195,8 +202,11 @@ class Following:
         """Take back what is different, and go on from there."""
         state, page, same = self._standing.state, comparison.page, comparison.same
         high = self._standing.high
+        if same < 0 and page.starts_here and self._standing.is_contradicted:
+            self._stage_anew(page, comparison.heads)
+            return []
         if same < 0 and page.offset <= high:
-            return self._complain("log-diverged", UNSETTLED)
+            return self._settled_differs(now)
         if same < 0 and page.starts_here:  # from what is settled on all is another
             self._stage(page, comparison.heads, high, len(page.entries))
         if same < 0:
@@ -205,9 +215,14 @@ class Following:
         if same == len(page.entries) and offset < min(page.begin, state.length):
             return self._fetch_at(offset, hashed, now)  # the same as far as the page goes
         if offset < high:  # whatever a primary says, what is settled stays
-            return self._complain("log-diverged", UNSETTLED)
+            return self._settled_differs(now)
         self._stage(page, comparison.heads, offset, same)
         return self._fetch(now)  # if there was nothing to write: our last word was lost
+
+    def _settled_differs(self, now: float) -> list[Effect]:
+        """Let the marks of the storage nodes decide whose log is replaced."""
+        primary = self._standing.primary
+        return [] if primary is None else self._disagree(primary, now)
 
     def diverged(self, now: float) -> list[Effect]:
         """The primary's log has a frame twice: keep what we have, and ask again in a while."""
@@ -256,7 +271,8 @@ class Following:
             offset += head.count
         # Not before all is there that the primary began with: a log that is stamped earlier would
         # count as more than one that has what was settled.
-        if standing.state.log_epoch != standing.epoch and offset >= standing.begin:
+        is_other = standing.state.log_epoch != standing.epoch or standing.is_contradicted
+        if is_other and offset >= standing.begin:
             writes.append(Adopt(standing.part, standing.epoch))
         if writes:
             written = tuple(writes)

@@ -163,6 +163,8 @@ class Leading:
             return []
         follower.turn += 1
         follower.busy_since = now
+        if not fetch.log_epoch:  # its disk has forgotten what it said
+            follower.durable = -1
         return self._look(sender, fetch, fetch.offset, now)
 
     def _is_under_way(self, follower: _Follower, fetch: Fetch, now: float) -> bool:
@@ -201,9 +203,10 @@ class Leading:
         standing, follower = self._standing, self._followers[sender]
         if offset == fetch.offset and known == fetch.hash:
             follower.offset, follower.hash = offset, known
-            # Below that its log is not stamped with this epoch: what it has there may yet be taken
-            # back by somebody whose log is stamped as late as its own.
-            if offset >= standing.begin:
+            standing.disagrees.pop(sender, None)
+            # What a log has that is not stamped with this epoch may yet be taken back by a primary
+            # whose log is stamped as late as that one.
+            if offset >= standing.begin and fetch.log_epoch == standing.epoch:
                 follower.durable = max(follower.durable, offset)
             self._forget_fresh()
             others = self._send_all(now) if self.settle() else []

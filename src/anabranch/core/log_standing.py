@@ -8,20 +8,21 @@ Three things hold everywhere, and all safety rests on them. A log that is stampe
 (`log_epoch`) begins with all that the epoch's primary had when it began, and is a part of that
 primary's log. A node is counted for an epoch only when its log is so stamped, on its disk. And who
 is voted for has a log that is stamped no earlier and is no shorter than the voter's.
+
+A fourth thing is needed because a disk may forget (log_record.py): a node whose log is below its
+record, or below what it has signed, is *recovering*. It neither votes nor leads nor counts.
 """
 
 from collections.abc import Collection
 
 from anabranch.core.ids import NodeId
-from anabranch.core.store import LogState
+from anabranch.core.store import LogState, Rank
 
 # Epochs go up by one at an election. Who names one that is so far ahead is not believed: after a
 # few such words there would be none left.
 MAX_LEAP = 1 << 20
 
 FIND_S = 3.0  # who has just come may not know for so long who leads, or that anybody does
-
-Rank = tuple[int, int]  # log_epoch and length: the higher one has all that the lower one settled
 
 
 class Standing:
@@ -41,11 +42,32 @@ class Standing:
         self.told_high = 0  # by that primary
         self.since = 0.0  # when we became one of the members
         self.high = state.high
+        self.claimed: Rank = (0, 0)  # a rank of ours that others have seen
+        self.is_doubted = False  # a log of ours may have been forgotten as a whole
+        self.is_contradicted = False  # our log contradicts what a majority has signed
+        self.disagrees: dict[NodeId, None] = {}  # whose log is another below a high-water mark
+
+    @property
+    def owed(self) -> Rank:
+        """The rank that our log once had, or may have had, and must have again."""
+        return max(self.state.owed, self.claimed)
+
+    @property
+    def is_recovering(self) -> bool:
+        """Whether our log may lack something that we have acknowledged."""
+        is_unknown = self.state.is_restored or self.is_doubted
+        return is_unknown or self.rank < self.owed or self.is_contradicted
+
+    def contradict(self) -> None:
+        """Let our log be replaced: what it calls settled is not what was settled."""
+        self.is_contradicted = True
+        self.high = self.state.start
+        self.step_down()
 
     @property
     def rank(self) -> Rank:
         """How much our log is worth as that of a primary."""
-        return self.state.log_epoch, self.state.length
+        return self.state.rank
 
     @property
     def majority(self) -> int:
@@ -59,6 +81,8 @@ class Standing:
 
     def is_behind(self, now: float) -> bool:
         """Whether more may be settled than is in our log: who reads to its end, misses that."""
+        if self.is_recovering:
+            return True
         if self.leads or len(self.members) == 1:
             return False
         if self.primary is None:

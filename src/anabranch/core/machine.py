@@ -22,6 +22,7 @@ from anabranch.core.storing import ForgetFrames as ForgetFrames
 from anabranch.core.storing import Found as Found
 from anabranch.core.storing import HistoryEnded as HistoryEnded
 from anabranch.core.storing import KeepFrame as KeepFrame
+from anabranch.core.storing import LossAccepted as LossAccepted
 from anabranch.core.storing import Missed as Missed
 from anabranch.core.storing import OfferUnstored as OfferUnstored
 from anabranch.core.storing import Open as Open
@@ -190,6 +191,7 @@ Event = (
     | OfferUnstored
     | Wrote
     | Damaged
+    | LossAccepted
     | Found
 )
 

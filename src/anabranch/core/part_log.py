@@ -20,10 +20,23 @@ from anabranch.core.log_election import Election
 from anabranch.core.log_following import CheckPage, Following, Staged
 from anabranch.core.log_handing import MAX_UNPLACED, Handing
 from anabranch.core.log_leading import Leading
+from anabranch.core.log_marks import Marks, Notary
+from anabranch.core.log_recovery import Lost, Recovery
 from anabranch.core.log_standing import MAX_LEAP, Standing
 from anabranch.core.machine import Effect, Sizes, Wrote
-from anabranch.core.messages import Fetch, Fetched, Lead, Vote, Voted
-from anabranch.core.messages.storage import FrameName
+from anabranch.core.messages import (
+    AskRank,
+    Disagree,
+    Entries,
+    Fetch,
+    Fetched,
+    Lead,
+    Marked,
+    Ranked,
+    Vote,
+    Voted,
+)
+from anabranch.core.messages.storage import MAX_MARKS, FrameName
 from anabranch.core.storage_asks import Asks, Sign
 from anabranch.core.storage_disk import AfterFind, Disk
 from anabranch.core.store import (
@@ -32,10 +45,13 @@ from anabranch.core.store import (
     Answer,
     Delete,
     Fill,
+    ForRecord,
     Keep,
+    KeepMarks,
     LogQuery,
     LogState,
     LogWrite,
+    Loss,
     Missing,
     Placed,
     Promise,
@@ -50,7 +66,9 @@ MAX_WRITE_BYTES = 4 << 20
 MAX_FILLS = 64
 MAX_COMING = 4_096  # frames that wait for the disk: above that publishers hand over none
 
-FromFellow = Vote | Voted | Lead | Fetch | Fetched  # what storage nodes of a stream say
+OfEpoch = Vote | Voted | Lead | Fetch | Fetched
+# What storage nodes of a stream say to each other about its logs.
+FromFellow = OfEpoch | AskRank | Ranked | Marked | Disagree
 
 
 class LogStatus(msgspec.Struct, frozen=True):
@@ -62,6 +80,9 @@ class LogStatus(msgspec.Struct, frozen=True):
     length: int
     high: int
     held: int
+    lost: Lost | None = None  # what the disk has forgotten, until it is there again
+    disagrees: tuple[NodeId, ...] = ()  # whose logs are others below a high-water mark
+    losses: tuple[Loss, ...] = ()  # that were accepted
 
 
 class _Saving(msgspec.Struct):
@@ -73,6 +94,8 @@ class _Saving(msgspec.Struct):
     staged: Staged | None
     plan: Plan | None  # of the leader
     is_promise: bool
+    is_recovery: bool  # `staged` is a copy of a log that nobody leads
+    for_record: list[ForRecord]
     is_delete: bool = False
 
 
@@ -88,6 +111,7 @@ class PartLog:
         disk: Disk,
         sign: Sign,
         check: CheckPage,
+        notary: Notary,
     ) -> None:
         self.standing = Standing(me, state, linked)
         self.is_active = False  # the stream names us
@@ -99,9 +123,11 @@ class PartLog:
         self._disk = disk
         self.asks = Asks(self.standing, self._find, sign, self._coming)
         self.handing = Handing(self.standing, self._find)
-        self._election = Election(self.standing, rng)
+        self._marks = Marks(self.standing, self._find, notary)
+        self.recovery = Recovery(self.standing, self._find, check, self._marks)
+        self._election = Election(self.standing, rng, self.recovery.may_vote)
         self._leading = Leading(self.standing, self._find)
-        self._following = Following(self.standing, self._find, check)
+        self._following = Following(self.standing, self._find, check, self._marks.disagree)
         self._frames: deque[bytes] = deque()  # not written yet
         self._fills: list[Fill] = []
         self._saving: _Saving | None = None
@@ -121,7 +147,17 @@ class PartLog:
         standing, state = self.standing, self.standing.state
         primary = standing.me if standing.leads else standing.primary
         held = state.held + len(self._frames)
-        return LogStatus(standing.epoch, primary, state.start, state.length, standing.high, held)
+        return LogStatus(
+            standing.epoch,
+            primary,
+            state.start,
+            state.length,
+            standing.high,
+            held,
+            self.recovery.lost,
+            tuple(standing.disagrees),
+            state.losses,
+        )
 
     def take_damaged(self) -> bool:
         """Tell, once, whether something was found damaged while followers were served."""
@@ -157,6 +193,10 @@ class PartLog:
 
     # --- Who keeps it ---------------------------------------------------------------------
 
+    def doubt(self) -> None:
+        """Learn that there may have been a log here before this one, which is new."""
+        self.standing.is_doubted = True
+
     def join(self, members: tuple[NodeId, ...], may_begin: bool, now: float) -> list[Effect]:
         """Be one of these storage nodes; only some may begin a log where there is none."""
         standing = self.standing
@@ -167,9 +207,10 @@ class PartLog:
         self._election.cancel()
         if standing.primary not in members:
             standing.primary = None
+        standing.disagrees = {node: None for node in standing.disagrees if node in members}
         self._leading.change_members()
         self._leading.settle()
-        return self._after([], now)
+        return self._after(self.recovery.start(now), now)
 
     def leave(self) -> None:
         """Be none of them any more: what is on the disk stays there."""
@@ -177,6 +218,7 @@ class PartLog:
         self.standing.step_down()
         self.standing.members = ()
         self._election.cancel()
+        self.recovery.stop()
         self._drop_frames()
         self.wakeup_at = None
 
@@ -214,6 +256,8 @@ class PartLog:
 
     def receive(self, sender: NodeId, message: FromFellow, now: float) -> list[Effect]:
         """Take what another storage node of the stream says."""
+        if not isinstance(message, OfEpoch):
+            return self._after(self._receive_rank(sender, message, now), now)
         if message.epoch > self.standing.epoch + MAX_LEAP:
             return []
         if type(message) is Vote:
@@ -229,11 +273,34 @@ class PartLog:
             effects = self._following.fetched(sender, message, now)
         return self._after(effects, now)
 
+    def _receive_rank(
+        self, sender: NodeId, message: AskRank | Ranked | Marked | Disagree, now: float
+    ) -> list[Effect]:
+        """Take what is said of ranks, and not in an epoch."""
+        if type(message) is AskRank:
+            return self.recovery.answer(sender, now)
+        if type(message) is Ranked:
+            return self.recovery.take(sender, message, now)
+        if type(message) is Disagree:
+            return self._marks.disagreed(sender, message, now)
+        assert type(message) is Marked
+        self._marks.take((message.mark,))
+        return []
+
+    def take_entries(self, answer: Entries, now: float) -> list[Effect]:
+        """Take verified entries that recovery has asked for."""
+        return self._after(self.recovery.take_entries(answer, now), now)
+
+    def accept_loss(self, now: float) -> list[Effect]:
+        """Go on without what the disk has forgotten, if no storage node has it."""
+        return self._after(self.recovery.accept(now), now) if self.is_active else []
+
     def link(self, peer: NodeId, up: bool, now: float) -> list[Effect]:
         """Learn that a link to another storage node of the stream stands, or does not."""
         if self.standing.primary == peer:  # it must say again that it leads: it may have restarted
             self.standing.primary = None
-        return self._after(self._leading.link(peer, up), now)
+        effects = self._leading.link(peer, up) + self.recovery.link(peer, up, now)
+        return self._after(effects, now)
 
     def wake(self, now: float) -> list[Effect]:
         """Do what is due."""
@@ -248,7 +315,7 @@ class PartLog:
                 self._election.postpone(now)
             else:
                 effects += self._election.wake(now)
-        for each in (self._leading, self._following, self.handing):
+        for each in (self._leading, self._following, self.handing, self.recovery, self._marks):
             if _is_due(each.at, now):
                 effects += each.wake(now)
         if _is_due(self.asks.at, now):
@@ -289,6 +356,11 @@ class PartLog:
             effects += self.asks.settled()
         if standing.high > standing.state.high and self._settle_at is None:
             self._settle_at = now + SETTLE_S
+        if self.is_active:
+            effects += self.recovery.tend(now)
+            self._marks.arm(now)
+            if self._marks.is_unsaved and self._settle_at is None:
+                self._settle_at = now + SETTLE_S
         effects += self._save(now)
         effects += self.order.look_ups(now, is_writing=self._saving is not None)
         if not self.is_active:
@@ -296,7 +368,7 @@ class PartLog:
             return effects
         self._election.wait(now)
         times = [self._election.at, self._leading.at, self._following.at, self.handing.at]
-        times += [self.asks.at, self.order.at, self._retry_at]
+        times += [self.asks.at, self.order.at, self._retry_at, self.recovery.at, self._marks.at]
         if self._saving is None and self._retry_at is None:
             times.append(self._settle_at)
         since = self._stuck_since()
@@ -312,7 +384,7 @@ class PartLog:
         if self._saving is not None or self._retry_at is not None or self.is_deleted:
             return []
         if self.is_deleting:
-            self._saving = _Saving(now, [], [], None, None, False, is_delete=True)
+            self._saving = _Saving(now, [], [], None, None, False, False, [], is_delete=True)
             return [self._disk.write([Delete(self.part)], self._saved)]
         if not self.is_active:
             return []
@@ -322,6 +394,7 @@ class PartLog:
         if is_promise:
             writes.append(Promise(state.part, standing.epoch, standing.voted))
         staged = self._following.unstage(now)
+        is_recovery = staged is None and (staged := self.recovery.unstage()) is not None
         if staged is not None:
             writes += staged.writes
         if standing.is_primary and state.log_epoch != standing.epoch:
@@ -334,15 +407,27 @@ class PartLog:
             writes.append(Keep(state.part, tuple(frames), int(now * 1000)))
         fills, self._fills = self._fills, []
         writes += fills
+        for_record = self._for_record(bool(writes), now)
+        writes += for_record
         if standing.high > state.high and (writes or _is_due(self._settle_at, now)):
             writes.append(Settle(state.part, standing.high))
-        if standing.high == state.high or writes:
+        if writes or (standing.high <= state.high and not self._marks.is_unsaved):
             self._settle_at = None
         if not writes:
             return []
-        saving = _Saving(now, frames, fills, staged, plan, is_promise)
-        self._saving = saving
+        self._saving = _Saving(
+            now, frames, fills, staged, plan, is_promise, is_recovery, for_record
+        )
         return [self._disk.write(writes, self._saved)]
+
+    def _for_record(self, is_writing: bool, now: float) -> list[ForRecord]:
+        """Return what is for the record; marks wait for something else to be written."""
+        writes = self.recovery.writes()
+        if writes or is_writing or _is_due(self._settle_at, now):
+            marks = self._marks.write()
+            if marks is not None:
+                writes.append(marks)
+        return writes
 
     def _some_frames(self) -> list[bytes]:
         frames: list[bytes] = []
@@ -388,9 +473,11 @@ class PartLog:
         effects = self._election.wrote() if saving.is_promise else []
         effects += self._leading.lead(now)
         effects += self._placed(saving, placed, before, now)
+        effects += self.recovery.wrote_record(saving.for_record)
         if saving.staged is not None:
             self._copied(saving.staged)
-            effects += self._following.wrote(now)
+            wrote = self.recovery.wrote if saving.is_recovery else self._following.wrote
+            effects += wrote(now)
         return self._after(effects, now)
 
     def _placed(
@@ -414,6 +501,12 @@ class PartLog:
             self.handing.is_incomplete = True
         self.handing.drop(head for _, head in staged.placed)
         self.asks.placed(staged.placed)
+        standing = self.standing
+        if any(
+            type(write) is Adopt and write.log_epoch == standing.epoch for write in staged.writes
+        ):
+            standing.is_contradicted = False  # it is the primary's log now
+            standing.disagrees = {}
 
     def _failed(self, saving: _Saving, problem: str, now: float) -> list[Effect]:
         """Nothing was done: try it again in a while, or at once without what cannot be true."""
@@ -421,12 +514,18 @@ class PartLog:
             self._frames.extendleft(reversed(self.order.restart(now)))
         self._frames.extendleft(reversed(saving.frames))
         self._fills += saving.fills
+        self.recovery.unwritten([each for each in saving.for_record if type(each) is not KeepMarks])
+        if any(type(write) is KeepMarks for write in saving.for_record):
+            self._marks.failed()
         if not self.is_active:
             self._drop_frames()
         if saving.staged is not None:
-            if problem.startswith(DIVERGED):
+            if saving.is_recovery:
+                self.recovery.failed(now)
+            elif problem.startswith(DIVERGED):
                 return self._after(self._following.diverged(now), now)
-            self._following.failed(now)
+            else:
+                self._following.failed(now)
         if self._failing_since is None:
             self._failing_since = saving.since
         self._retry_at = now + RETRY_S
@@ -437,6 +536,7 @@ class PartLog:
         return {
             "unplaced frames": (len(self.handing), MAX_UNPLACED),
             "repairs to be written": (len(self._fills), MAX_FILLS),
+            "marks of storage nodes": (len(self._marks), MAX_MARKS),
             **self.order.sizes(),
             **self.asks.sizes(),
         }

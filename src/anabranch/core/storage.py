@@ -23,12 +23,14 @@ from anabranch.core.ids import (
     part_key,
     publisher_of,
 )
+from anabranch.core.log_marks import Notary
 from anabranch.core.machine import (
     Damaged,
     Effect,
     Event,
     Found,
     Hold,
+    LossAccepted,
     Notice,
     Release,
     Send,
@@ -40,16 +42,20 @@ from anabranch.core.messages import (
     AskEntries,
     AskLacking,
     AskRanges,
+    AskRank,
     AskStored,
     Control,
     Declined,
+    Disagree,
     Entries,
     Fetch,
     Fetched,
     Hand,
     Lacking,
     Lead,
+    Marked,
     Ranges,
+    Ranked,
     Resend,
     Resent,
     StorageSlowDown,
@@ -83,9 +89,9 @@ class Storage(Service):
 
     messages = (
         *(Resend, AskEntries, Entries, AskStored, Hand, Vote, Voted, Lead, Fetch, Fetched),
-        *(AskRanges, Ranges, AskLacking, Lacking, Resent),
+        *(AskRanges, Ranges, AskLacking, Lacking, AskRank, Ranked, Marked, Disagree, Resent),
     )
-    events = (Wrote, Found, Damaged)
+    events = (Wrote, Found, Damaged, LossAccepted)
 
     def __init__(
         self,
@@ -102,9 +108,11 @@ class Storage(Service):
 
         A frame that `retention` would delete is not accepted from its publisher.
         """
+        self.is_restored = False  # logs may be missing here that this node once had
         self._keep_ms = retention.keep_ms
         self._me = signer.node
         self._signer = signer
+        self._notary = Notary(network, signer, verify)
         self._network = network
         self.verified = VerifiedFrames(verify)
         self._registry = registry
@@ -217,12 +225,19 @@ class Storage(Service):
                     effects.append(Notice(part, "too-many-parts", hint))
                     break
                 active += 1
-                log = log or self._add(LogState(part))
+                log = log or self._add_new(part, created)
             effects += self._tended(log, log.join(created.storage, may_begin, now), now)
         return effects
 
     def _is_kept(self, part: StreamPart, created: CreateStream) -> bool:
         return self._me in created.storage and part.partition < created.partitions
+
+    def _add_new(self, part: StreamPart, created: CreateStream) -> PartLog:
+        """Begin a log; others of the stream may know that it is not the first one here."""
+        log = self._add(LogState(part))
+        if self.is_restored and len(created.storage) > 1:
+            log.doubt()
+        return log
 
     def _add(self, state: LogState) -> PartLog:
         part = state.part
@@ -231,7 +246,8 @@ class Storage(Service):
             return self._signer.sign(signed_bytes(self._network, part, holdings))
 
         check = self._check_page
-        log = PartLog(self._me, state, self._linked, self._rng, self._disk, sign, check)
+        given = (self._linked, self._rng, self._disk, sign, check, self._notary)
+        log = PartLog(self._me, state, *given)
         self._logs[part] = log
         self._streams.setdefault(part.stream, {})[part] = log
         return log
@@ -422,6 +438,8 @@ class Storage(Service):
         for entry in answer.entries:
             if not self.verified.check(frames.peek(entry.frame), entry.frame):
                 raise RemoteError("forged", str(answer.part))
+        if log.recovery.awaits(sender, answer):
+            return self._tended(log, log.take_entries(answer, now), now)
         return self._tended(log, self._repairs.take(sender, answer, now), now)
 
     def _check_page(self, page: Fetched, heads: Sequence[FrameHead]) -> bool:
@@ -460,6 +478,8 @@ class Storage(Service):
             if found is None or not found.is_active:
                 return []
             return self._done(self._repairs.add(found, now), now)
+        if type(event) is LossAccepted:
+            return self._accept_loss(event.stream, now)
         if type(event) is Wrote:
             part, effects = self._disk.wrote(event, now)
         else:
@@ -467,6 +487,13 @@ class Storage(Service):
             part, effects = self._disk.found(event, now)
         log = self._logs.get(part)
         return self._done(effects if log is None else self._tended(log, effects, now), now)
+
+    def _accept_loss(self, stream: str, now: float) -> list[Effect]:
+        """Let the logs of a stream go on without what the disk has forgotten."""
+        effects: list[Effect] = []
+        for log in list(self._streams.get(stream, {}).values()):
+            effects += self._tended(log, log.accept_loss(now), now)
+        return self._done(effects, now)
 
     def wake(self, now: float) -> list[Effect]:
         """Do what is due."""

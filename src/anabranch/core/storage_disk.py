@@ -9,7 +9,7 @@ from anabranch.core.store import DIVERGED, Answer, LogQuery, LogWrite
 MAX_UNSAVED_BYTES = 64 << 20  # of frames that are not on the disk yet
 BEHIND_BYTES = MAX_UNSAVED_BYTES // 2  # beyond this, publishers are asked to rest
 MAX_WRITES = 1_000  # one for each log
-MAX_FINDS = 32_768  # follows from 1,000 logs of 16 storage nodes, and the bounds of all who ask
+MAX_FINDS = 40_960  # follows from 1,000 logs of 16 storage nodes, and the bounds of all who ask
 
 Touched = tuple[StreamPart, list[Effect]]  # whose log it was, and what follows
 AfterWrite = Callable[[Wrote, float], list[Effect]]

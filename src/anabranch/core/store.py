@@ -29,6 +29,7 @@ from anabranch.core.messages.storage import (
     MAX_SPANS,
     Entry,
     FrameName,
+    Mark,
     Selection,
     Span,
 )
@@ -70,6 +71,17 @@ class Missing(msgspec.Struct, frozen=True):
         return Span(self.start, self.end)
 
 
+Rank = tuple[int, int]  # log_epoch and length: the higher one has all that the lower one settled
+
+
+class Loss(msgspec.Struct, frozen=True):
+    """Offsets that an operator has given up, since no storage node has their messages."""
+
+    start: int
+    end: int
+    accepted_ms: int
+
+
 class LogState(msgspec.Struct, frozen=True):
     """Where the log of a part stands on the disk."""
 
@@ -83,6 +95,16 @@ class LogState(msgspec.Struct, frozen=True):
     hash: bytes = NO_HASH  # of the log, at its end
     held: int = 0  # frames without a place in the log
     missing: tuple[Missing, ...] = ()  # its holes, in order
+    # From the record of the log (log_record.py):
+    owed: Rank = (0, 0)  # the recorded rank, if the log is below it
+    is_restored: bool = False  # the other storage nodes have to say how far it must come
+    marks: tuple[Mark, ...] = ()  # the newest of each storage node
+    losses: tuple[Loss, ...] = ()  # that were accepted
+
+    @property
+    def rank(self) -> Rank:
+        """How much the log is worth as that of a primary."""
+        return self.log_epoch, self.length
 
 
 class Placed(msgspec.Struct, frozen=True, gc=False):
@@ -210,8 +232,54 @@ class Delete(msgspec.Struct, frozen=True):
     part: StreamPart
 
 
+# --- What is written to the record alone ------------------------------------------------------
+
+
+class KeepMarks(msgspec.Struct, frozen=True):
+    """Remember these marks, and no others."""
+
+    part: StreamPart
+    marks: tuple[Mark, ...]
+
+
+class Owe(msgspec.Struct, frozen=True):
+    """The log had come at least so far, as the other storage nodes say.
+
+    If a majority of them was heard (`by_majority`), a restored log needs no more than that.
+    """
+
+    part: StreamPart
+    rank: Rank
+    by_majority: bool = False
+
+
+class Doubt(msgspec.Struct, frozen=True):
+    """Others have to say how far the log had come: there may have been one before this one."""
+
+    part: StreamPart
+
+
+class AcceptLoss(msgspec.Struct, frozen=True):
+    """The log is taken as it is: what it had beyond is given up."""
+
+    part: StreamPart
+    loss: Loss
+
+
+ForRecord = KeepMarks | Doubt | Owe | AcceptLoss
 LogWrite = (
-    Keep | Order | OrderHeld | Copy | Truncate | Restart | Promise | Adopt | Settle | Fill | Delete
+    Keep
+    | Order
+    | OrderHeld
+    | Copy
+    | Truncate
+    | Restart
+    | Promise
+    | Adopt
+    | Settle
+    | Fill
+    | Delete
+    | ForRecord
 )
 
 

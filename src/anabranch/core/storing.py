@@ -62,6 +62,12 @@ class Damaged(msgspec.Struct, frozen=True):
     part: StreamPart
 
 
+class LossAccepted(msgspec.Struct, frozen=True):
+    """An operator lets the logs of a stream go on without what the disk has forgotten."""
+
+    stream: str
+
+
 class Found(msgspec.Struct):
     """The answer to a Find."""
 

@@ -11,6 +11,7 @@ import msgspec
 
 from anabranch.core.frames import peek
 from anabranch.core.ids import ChainKey, FrameHead, StreamPart
+from anabranch.core.log_record import Records
 from anabranch.core.messages.registry import NO_HASH
 from anabranch.core.messages.storage import (
     MAX_NUMBER,
@@ -21,7 +22,9 @@ from anabranch.core.messages.storage import (
     Span,
 )
 from anabranch.core.store import (
+    NOBODY,
     UNKNOWN,
+    AcceptLoss,
     Adopt,
     Answer,
     ChainEnd,
@@ -29,12 +32,14 @@ from anabranch.core.store import (
     Copy,
     Delete,
     DivergedError,
+    Doubt,
     Fill,
     HashAt,
     HeldFrame,
     HeldIn,
     HolesIn,
     Keep,
+    KeepMarks,
     LogQuery,
     LogState,
     LogWrite,
@@ -43,6 +48,7 @@ from anabranch.core.store import (
     NamesIn,
     Order,
     OrderHeld,
+    Owe,
     Page,
     Placed,
     Promise,
@@ -179,19 +185,26 @@ class _PartLog:
 
 
 class MemoryStore:
-    """The logs of a storage node."""
+    """The logs of a storage node, and their records, which are synchronised separately."""
 
     def __init__(self) -> None:
         self._parts: dict[StreamPart, _PartLog] = {}
+        self._records = Records()
 
     def states(self) -> list[LogState]:
         """Return how all logs stand, as a machine that starts needs to know."""
-        return [log.state for log in self._parts.values()]
+        every = dict.fromkeys([*self._parts, *self._records.saved])
+        return [self._state(part) for part in every]
+
+    def _state(self, part: StreamPart) -> LogState:
+        log = self._parts.get(part)
+        return self._records.state(LogState(part) if log is None else log.state)
 
     def write(
         self, writes: Sequence[LogWrite]
     ) -> tuple[tuple[LogState, ...], tuple[tuple[StreamPart, tuple[Placed, ...]], ...]]:
         """Do all of it; return the states of the parts, and what got a place in their logs."""
+        self._records.keep(self._records.lowered([writes]))
         before = dict(self._parts)
         if any(type(write) is Copy for write in writes[1:]):  # which may fail when more is done
             parts = {write.part for write in writes}
@@ -211,8 +224,10 @@ class MemoryStore:
             placed.setdefault(write.part, []).extend(_WRITERS[type(write)](log, write))
             if type(write) is Delete:
                 del self._parts[write.part]
-        states = tuple(self._parts[p].state if p in self._parts else LogState(p) for p in placed)
-        return states, tuple((part, tuple(rows)) for part, rows in placed.items() if rows)
+        states = [self._parts[p].state if p in self._parts else LogState(p) for p in placed]
+        self._records.keep(self._records.raised(writes, states), states)
+        told = tuple(map(self._records.state, states))
+        return told, tuple((part, tuple(rows)) for part, rows in placed.items() if rows)
 
     def find(self, query: LogQuery) -> Answer:
         """Look something up."""
@@ -237,6 +252,52 @@ class MemoryStore:
         if query.selection.by_number:
             return _by_number(log, query)
         return _by_offset(log, query)
+
+    # --- What a disk may do ---------------------------------------------------------------
+
+    def forget(self, part: StreamPart, length: int) -> None:
+        """Let the end of a log be lost, from the first frame that passes this length on.
+
+        Its promise is lost, too; its record stays. The node is to be restarted afterwards.
+        """
+        log = self._parts[part]
+        ends = [log.state.start]
+        ends += [offset + log.rows[place].head.count for offset, place, _ in log.log]
+        log.cut(max((end for end in ends if end <= length), default=log.state.start))
+        for place in [place for place, row in log.rows.items() if row.offset is None]:
+            log.lose(log.rows[place])  # what was held came later than all that
+        placed = [log.rows[place].entry.epoch for _, place, _ in log.log]
+        epoch = placed[-1] if placed else 0
+        log.change(epoch=epoch, voted=NOBODY, log_epoch=min(epoch, log.state.log_epoch))
+        self._open()
+
+    def forget_since(self, older: "MemoryStore") -> None:
+        """Let the logs be those of an older copy; their records stay."""
+        self._parts = {part: log.copy() for part, log in older._parts.items()}
+        self._open()
+
+    def restore(self, older: "MemoryStore") -> None:
+        """Let everything be as in an older copy: logs and records."""
+        self._records = Records(older._records.saved.values())
+        self.forget_since(older)
+
+    def copy(self) -> "MemoryStore":
+        """Return a copy that stays as it is, for a later `restore`."""
+        other = MemoryStore()
+        other.restore(self)
+        return other
+
+    def require_recovery(self) -> None:
+        """Let a majority of the other storage nodes say how far the logs must come."""
+        self._records.keep(self._records.restore(self._parts))
+
+    def _open(self) -> None:
+        """Compare logs and records, as a store does when it is opened."""
+        states = {part: log.state for part, log in self._parts.items()}
+        self._records.keep(self._records.compare(states, self._hash_at))
+
+    def _hash_at(self, part: StreamPart, offset: int) -> bytes:
+        return _hash_at(self._parts.get(part) or _PartLog(part), offset)
 
     def damage(self, part: StreamPart, name: FrameName) -> None:
         """Let a frame be damaged, as a disk may."""
@@ -342,7 +403,8 @@ def _fill(log: _PartLog, write: Fill) -> list[Placed]:
     return []
 
 
-def _delete(log: _PartLog, write: Delete) -> list[Placed]:
+def _nothing(log: _PartLog, write: LogWrite) -> list[Placed]:
+    """Deleting is done elsewhere; other writes are for the record."""
     return []
 
 
@@ -357,7 +419,11 @@ _WRITERS: dict[type, Callable[..., list[Placed]]] = {
     Adopt: _adopt,
     Settle: _settle,
     Fill: _fill,
-    Delete: _delete,
+    Delete: _nothing,
+    KeepMarks: _nothing,
+    Doubt: _nothing,
+    Owe: _nothing,
+    AcceptLoss: _nothing,
 }
 
 

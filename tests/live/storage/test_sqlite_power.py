@@ -5,7 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
-from anabranch.core.store import LogWrite, StoreError
+import pytest
+
+from anabranch.core.store import Delete, LogWrite, Restart, StoreError, Truncate
+from anabranch.live.storage.record import RecordFile
 from anabranch.live.storage.sqlite import SqliteLogStore
 from anabranch.sim.stores import MemoryStore
 from live.storage.logs import Load, check_log, same
@@ -57,7 +60,11 @@ class World:
         self.check(under_way)
 
     def check(self, under_way: Group) -> None:
-        """See that all that was acknowledged is there, and all of the last write or nothing."""
+        """See that all that was acknowledged is there, and all of the last write or nothing.
+
+        The record has all of that, too, and no log is below it: a power cut marks none.
+        """
+        self.check_record(under_way)
         store = self.open()
         try:
             if not same(store, self.model):
@@ -65,11 +72,24 @@ class World:
                     self.model.write(batch)
                 assert same(store, self.model), "what was acknowledged is not what is there"
             for state in store.states():
+                assert (state.owed, state.is_restored) == ((0, 0), False)
                 check_log(store, state)
         finally:
             store.close()
 
+    def check_record(self, under_way: Group) -> None:
+        """See that each acknowledged rank is recorded, but where the last write was to cut it."""
+        file = RecordFile(self.path, self.vfs.name)
+        ranks = {record.part: record.rank for record in file.records}
+        file.close()
+        kinds = (Truncate, Restart, Delete)
+        cut = {write.part for batch in under_way for write in batch if type(write) in kinds}
+        for state in self.model.states():
+            assert state.part in cut or ranks.get(state.part, (0, 0)) >= state.rank
 
+
+# SQLite meets the next error before it tells of a failed synchronisation of a file that is new.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_nothing_that_was_acknowledged_is_lost_in_a_thousand_power_cuts(tmp_path: Path) -> None:
     acknowledged = 0
     for at in range(CUTS // CUTS_PER_FILE):

@@ -2,7 +2,7 @@
 
 A message is a msgpack array that opens with its tag. Tags are never used again for another
 meaning: 1 to 15 between neighbours, 16 to 31 between nodes and trackers, 32 to 47 about the
-registry, 48 to 71 about storage, 128 to 131 in the handshake.
+registry, 48 to 79 about storage, 128 to 131 in the handshake.
 """
 
 from anabranch.core.messages.links import (
@@ -32,8 +32,10 @@ from anabranch.core.messages.storage import (
     AskEntries,
     AskLacking,
     AskRanges,
+    AskRank,
     AskStored,
     Declined,
+    Disagree,
     Entries,
     Fetch,
     Fetched,
@@ -41,7 +43,9 @@ from anabranch.core.messages.storage import (
     Lacking,
     LackingNames,
     Lead,
+    Marked,
     Ranges,
+    Ranked,
     Resend,
     Resent,
     Vote,
@@ -77,6 +81,7 @@ AboutRegistry = (
 )
 Bulk = Resent | Hand | Fetched | Entries | Lacking  # with frames: may be as large as they are
 AboutComparison = AskRanges | Ranges | AskLacking
+AboutRanks = Marked | AskRank | Ranked | Disagree
 AboutStorage = (
     Resend
     | AskStored
@@ -89,6 +94,7 @@ AboutStorage = (
     | Fetch
     | AskEntries
     | AboutComparison
+    | AboutRanks
     | Bulk
 )
 Small = (
@@ -108,6 +114,7 @@ Small = (
     | Fetch
     | AskEntries
     | AboutComparison
+    | AboutRanks
 )
 Control = Small | Bulk
 
@@ -116,6 +123,7 @@ __all__ = [
     "AboutDialling",
     "AboutKeys",
     "AboutParts",
+    "AboutRanks",
     "AboutRegistry",
     "AboutStorage",
     "AboutTrackers",
@@ -123,6 +131,7 @@ __all__ = [
     "AskEntries",
     "AskLacking",
     "AskRanges",
+    "AskRank",
     "AskStored",
     "Bulk",
     "Bye",
@@ -133,6 +142,7 @@ __all__ = [
     "Contact",
     "Control",
     "Declined",
+    "Disagree",
     "Entries",
     "Fetch",
     "Fetched",
@@ -150,10 +160,12 @@ __all__ = [
     "ListChains",
     "ListHeads",
     "Listening",
+    "Marked",
     "Meet",
     "Probe",
     "Probed",
     "Ranges",
+    "Ranked",
     "ReadChain",
     "Refused",
     "Report",

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import msgspec
 
-from anabranch.core.ids import CHAIN_KEY_BYTES, ChainKey, StreamPart
+from anabranch.core.ids import CHAIN_KEY_BYTES, NODE_ID_BYTES, ChainKey, NodeId, StreamPart
 from anabranch.core.messages.data import MAX_FRAME_BODY_BYTES
 from anabranch.core.messages.links import Signature
 from anabranch.core.messages.registry import HASH_BYTES, NO_HASH, Hash, Problem, Ticket
@@ -208,6 +208,8 @@ class Fetch(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     offset: Offset
     hash: Hash
     high: Offset  # how much of it I know to be settled
+    # With what my log is stamped; 0 while my log is below its record, and must not be counted.
+    log_epoch: Epoch
 
 
 LATE = -1  # mark of an entry whose frame came behind a newer one of its chain
@@ -266,6 +268,72 @@ class Entries(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     offset: Offset
     hash: Hash = NO_HASH
     entries: Annotated[tuple[Entry, ...], msgspec.Meta(max_length=MAX_PAGE_FRAMES)] = ()
+
+
+# --- How far the logs of storage nodes have come ----------------------------------------------
+
+
+MAX_MARKS = 16  # as many storage nodes as a stream may have
+
+NodeIdBytes = Annotated[NodeId, msgspec.Meta(min_length=NODE_ID_BYTES, max_length=NODE_ID_BYTES)]
+
+
+class Mark(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A storage node's signed statement on its log; core/log_marks.py says what is signed.
+
+    Its log is stamped with `epoch` and `length` long, on its disk. All before `high` is settled;
+    `hash` is that of the log there.
+    """
+
+    node: NodeIdBytes
+    epoch: Epoch
+    length: Offset
+    high: Offset
+    hash: Hash
+    signature: Signature
+
+
+Marks = Annotated[tuple[Mark, ...], msgspec.Meta(max_length=MAX_MARKS)]
+
+
+class Marked(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=72):
+    """The sender's newest mark, to be kept by the other storage nodes."""
+
+    part: StreamPart
+    mark: Mark
+
+
+class AskRank(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=73):
+    """How does your log stand, and which is the newest mark of mine that you have?"""
+
+    part: StreamPart
+
+
+class Ranked(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=74):
+    """The answer to AskRank: how the sender's log stands on its disk.
+
+    `is_whole` is false while the sender's own log is below its record.
+    """
+
+    part: StreamPart
+    epoch: Epoch  # promised
+    log_epoch: Epoch
+    start: Offset
+    length: Offset
+    hash: Hash
+    is_whole: bool
+    mark: Mark | None = None  # the newest of the receiver
+
+
+class Disagree(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=75):
+    """Our logs disagree below a high-water mark. These are the marks that I have.
+
+    Each side looks whether its own log contradicts marks of a majority.
+    """
+
+    part: StreamPart
+    marks: Marks
+    is_answer: bool = False
 
 
 # --- A storage node and those that may hold frames which it lacks -----------------------------
@@ -355,8 +423,10 @@ __all__ = [
     "AskEntries",
     "AskLacking",
     "AskRanges",
+    "AskRank",
     "AskStored",
     "Declined",
+    "Disagree",
     "Entries",
     "Entry",
     "Fetch",
@@ -368,7 +438,10 @@ __all__ = [
     "Lacking",
     "LackingNames",
     "Lead",
+    "Mark",
+    "Marked",
     "Ranges",
+    "Ranked",
     "Resend",
     "Resent",
     "Selection",

@@ -5,22 +5,28 @@ from typing import Any
 
 import msgspec
 
-from anabranch.core.ids import StreamPart
-from anabranch.core.store import Missing
+from anabranch.core.ids import NodeId, StreamPart, show
+from anabranch.core.log_recovery import Lost
+from anabranch.core.part_log import LogStatus
+from anabranch.core.store import Loss, Missing
 from anabranch.live.storage.sqlite import SqliteLogStore
 
 MAX_SHOWN = 100  # ranges of a page
+MAX_NAMED = 5  # in a text
 SCRUB_DAYS = 7.0  # how long it takes to read all that is kept, unless it is said
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """Offsets that are damaged and not repaired, and how far the scrub is."""
+    """Offsets that are damaged or forgotten, logs that disagree, and how far the scrub is."""
 
     missing: Mapping[StreamPart, tuple[Missing, ...]] = msgspec.field(default_factory=dict)
     failure: str = ""  # why a damaged file cannot be rebuilt
     is_rebuilding: bool = False
     kept_aside: str = ""  # the damaged file
     scrub: dict[str, Any] = msgspec.field(default_factory=dict)
+    lost: Mapping[StreamPart, Lost] = msgspec.field(default_factory=dict)
+    disagreeing: Mapping[StreamPart, tuple[NodeId, ...]] = msgspec.field(default_factory=dict)
+    losses: Mapping[StreamPart, tuple[Loss, ...]] = msgspec.field(default_factory=dict)
 
     @property
     def messages(self) -> int:
@@ -44,6 +50,9 @@ class Damage(msgspec.Struct, frozen=True):
             return self.failure
         if self.is_rebuilding:
             return "the file of the logs is damaged and is being rebuilt"
+        return "; ".join(filter(None, (self._damaged(), self._forgotten(), self._disagreement())))
+
+    def _damaged(self) -> str:
         if not self.missing:
             return ""
         ranges = sum(map(len, self.missing.values()))
@@ -52,15 +61,59 @@ class Damage(msgspec.Struct, frozen=True):
             "are fetched from the stream's other storage nodes, if there are any that have them"
         )
 
+    def _forgotten(self) -> str:
+        """Return what the disk has forgotten: the ranges that can be named, and what to do."""
+        if not self.lost:
+            return ""
+        named = [_name(part, lost) for part, lost in sorted(self.lost.items())]
+        more = f", and {len(named) - MAX_NAMED} more" if len(named) > MAX_NAMED else ""
+        text = f"the disk has forgotten {', '.join(named[:MAX_NAMED])}{more}: "
+        if any(lost.is_waiting for lost in self.lost.values()):
+            return text + (
+                "no storage node that is linked has more; start those that are away, or go on "
+                "without it: anabranch storage accept-loss STREAM --data FOLDER"
+            )
+        return text + "it is copied from the stream's other storage nodes"
+
+    def _disagreement(self) -> str:
+        """Return whose logs differ below a high-water mark."""
+        if not self.disagreeing:
+            return ""
+        named = [
+            f"{part} differs from {', '.join(map(show, nodes))}"
+            for part, nodes in sorted(self.disagreeing.items())
+        ]
+        return (
+            "settled parts of logs are not the same at all storage nodes: "
+            f"{'; '.join(named[:MAX_NAMED])}: compare them, and remove the storage node that is "
+            "wrong from the stream"
+        )
+
+    def shown_losses(self) -> dict[str, Any]:
+        """Return for a page what is forgotten, what was given up, and which logs disagree."""
+        forgotten = [
+            {**_place(part), **msgspec.structs.asdict(lost)}
+            for part, lost in sorted(self.lost.items())
+        ]
+        accepted = [
+            {**_place(part), **msgspec.structs.asdict(loss)}
+            for part, losses in sorted(self.losses.items())
+            for loss in losses
+        ]
+        disagreeing = [
+            {**_place(part), "nodes": [show(node) for node in nodes]}
+            for part, nodes in sorted(self.disagreeing.items())
+        ]
+        return {
+            "forgotten": forgotten[:MAX_SHOWN],
+            "accepted_losses": accepted[-MAX_SHOWN:],
+            "disagreeing": disagreeing[:MAX_SHOWN],
+        }
+
     def shown(self) -> dict[str, Any]:
         """Return it for a page."""
         ranges = [
-            {
-                "stream": part.stream,
-                "partition": part.partition,
-                "start": hole.start,
-                "end": hole.end,
-            }
+            {**_place(part), "start": hole.start, "end": hole.end}
             for part, holes in sorted(self.missing.items())
             for hole in holes
         ]
@@ -73,12 +126,29 @@ class Damage(msgspec.Struct, frozen=True):
         }
 
 
-def damage_of(store: SqliteLogStore, scrub: dict[str, Any]) -> Damage:
-    """Return the damage on the disk, with how far the scrub is."""
+def damage_of(
+    store: SqliteLogStore, scrub: dict[str, Any], statuses: Mapping[StreamPart, LogStatus]
+) -> Damage:
+    """Return the damage on the disk, with how far the scrub is, and what the disk forgot."""
     return Damage(
         store.missing(),
         store.problem,
         store.is_rebuilding,
         "" if store.kept_aside is None else str(store.kept_aside),
         scrub,
+        {part: status.lost for part, status in statuses.items() if status.lost is not None},
+        {part: status.disagrees for part, status in statuses.items() if status.disagrees},
+        {part: status.losses for part, status in statuses.items() if status.losses},
     )
+
+
+def _place(part: StreamPart) -> dict[str, Any]:
+    return {"stream": part.stream, "partition": part.partition}
+
+
+def _name(part: StreamPart, lost: Lost) -> str:
+    if not lost.is_known:
+        return f"an unknown part of {part} from offset {lost.start} on"
+    if lost.start == lost.end:
+        return f"the end of {part} at offset {lost.start}"
+    return f"offsets {lost.start} to {lost.end - 1} of {part}"

@@ -25,12 +25,13 @@ from anabranch.core.store import (
     Order,
     StoreError,
 )
-from anabranch.live.storage.sqlite import SqliteLogStore
+from anabranch.live.storage.sqlite import SqliteLogStore, UnrecordedError, Written
 
 GROUP_BYTES = 8 << 20  # of frames that are committed together
 MAX_QUEUED_BYTES = 256 << 20  # of writes that wait; a find counts as much as an empty write
 WRITE_OVERHEAD_BYTES = 1_024  # what a write counts for beside its frames
 TIDY_EVERY_S = 10.0
+RECORD_AGAIN_S = 0.5  # after the record of a write that is on the disk could not be written
 
 BUSY = "storage-busy: more is asked of the disk than it does"
 
@@ -153,6 +154,7 @@ class LogDisk:
         self.store = store
         self._keep = (keep_ms, keep_bytes)
         self._clock = clock
+        self._ends = threading.Event()
         self._writer = _Worker("log-writer", self._commit, GROUP_BYTES, self._tidy)
         self._reader = _Worker("log-reader", self._find, 1)
 
@@ -189,6 +191,7 @@ class LogDisk:
 
     async def close(self) -> None:
         """Do all that is waiting, and let go of the file."""
+        self._ends.set()
         for worker in (self._writer, self._reader):
             worker.finish()
             await asyncio.to_thread(worker.join)
@@ -200,12 +203,29 @@ class LogDisk:
         """Do all of some writes in one commit."""
         writes = [task.effect for task in tasks if type(task.effect) is Write]
         try:
-            written = self.store.write([write.writes for write in writes])
+            written = self._write([write.writes for write in writes])
         except StoreError as error:
             if type(error) is DivergedError and len(tasks) > 1:  # the others can be done
                 return [wrote for task in tasks for wrote in self._commit([task])]
             return [Wrote(write.token, str(error)) for write in writes]
         return [Wrote(write.token, "", *done) for write, done in zip(writes, written, strict=True)]
+
+    def _write(self, batches: list[tuple[LogWrite, ...]]) -> list[Written]:
+        """Write, and wait for the record: what is done must not be tried a second time."""
+        try:
+            return self.store.write(batches)
+        except UnrecordedError as error:
+            written = error.written
+            self.store.problem = str(error)
+        while not self._ends.wait(RECORD_AGAIN_S):
+            try:
+                self.store.record()
+            except StoreError as error:
+                self.store.problem = str(error)
+            else:
+                self.store.problem = ""
+                return written
+        raise StoreError(self.store.problem)
 
     def _tidy(self) -> bool:
         try:

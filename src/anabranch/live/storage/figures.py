@@ -68,6 +68,16 @@ class StorageFigures(Collector):
             damage.messages,
         )
         yield GaugeMetricFamily(
+            "anabranch_storage_recovering_parts",
+            "Logs that lack what the disk has forgotten.",
+            len(damage.lost),
+        )
+        yield GaugeMetricFamily(
+            "anabranch_storage_disagreeing_parts",
+            "Logs whose settled part differs from that of another storage node.",
+            len(damage.disagreeing),
+        )
+        yield GaugeMetricFamily(
             "anabranch_storage_scrub_progress", "Share of the scrub that is done.", damage.progress
         )
         yield GaugeMetricFamily(
@@ -75,9 +85,8 @@ class StorageFigures(Collector):
             "When a scrub has last come to its end.",
             damage.finished_s,
         )
-        done = CounterMetricFamily(
-            "anabranch_storage_http", "What was done for readers over HTTP.", labels=["what"]
-        )
+        text = "What was done for readers over HTTP."
+        done = CounterMetricFamily("anabranch_storage_http", text, labels=["what"])
         for what, count in self._counts.items():
             done.add_metric([what], count)
         yield done
@@ -90,10 +99,9 @@ class StorageFigures(Collector):
             found.add_metric([what], count)
         yield found
         longest = sorted(known, key=lambda found: found[1].start - found[1].length)
+        labels = ["stream", "partition"]
         for name, (text, value) in PART_GAUGES.items():
-            gauge = GaugeMetricFamily(
-                f"anabranch_storage_part_{name}", text, labels=["stream", "partition"]
-            )
+            gauge = GaugeMetricFamily(f"anabranch_storage_part_{name}", text, labels=labels)
             for part, status in longest[:MAX_PARTS_SHOWN]:
                 gauge.add_metric([part.stream, str(part.partition)], value(status))
             yield gauge

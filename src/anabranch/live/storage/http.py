@@ -168,7 +168,8 @@ class StorageHttp:
     async def _health(self, request: web.Request) -> web.Response:
         damage = self._damage()
         problem = self._problem() or damage.problem
-        failing = "failing" if self._problem() else "damaged"
+        worst = "forgotten" if damage.lost else "diverged" if damage.disagreeing else "damaged"
+        failing = "failing" if self._problem() else "damaged" if damage.missing else worst
         found = {
             "status": failing if problem else "ok",
             **self._identity(),
@@ -177,6 +178,7 @@ class StorageHttp:
             "readers": self.readers,
             "damage": damage.shown(),
             "scrub": damage.scrub,
+            **damage.shown_losses(),
         }
         return _answer(found | {"error": problem}, 503) if problem else _answer(found)
 

@@ -17,7 +17,7 @@ import msgspec
 from anabranch.core.changes import SetStorage, TrackerEntry, named
 from anabranch.core.identity import Identity, KnownKeys, Verify
 from anabranch.core.ids import StreamPart
-from anabranch.core.machine import Damaged, Find, Found, Write, Wrote
+from anabranch.core.machine import Damaged, Find, Found, LossAccepted, Write, Wrote
 from anabranch.core.messages.registry import NETWORK
 from anabranch.core.part_log import LogStatus
 from anabranch.core.registry_reader import RegistryReader
@@ -32,6 +32,7 @@ from anabranch.live.page_server import PageLimits
 from anabranch.live.storage.damage import SCRUB_DAYS, Damage, damage_of
 from anabranch.live.storage.disk import LogDisk
 from anabranch.live.storage.http import StorageHttp
+from anabranch.live.storage.losses import taken_requests
 from anabranch.live.storage.ports import Ports, remember, remembered
 from anabranch.live.storage.scrub import Scrub
 from anabranch.live.storage.sqlite import SqliteLogStore
@@ -64,6 +65,9 @@ class Retention:
 class StorageProcess:
     """One storage node, its logs and its pages."""
 
+    storage: Storage
+    http: StorageHttp
+
     def __init__(
         self,
         folder: Path,
@@ -79,6 +83,7 @@ class StorageProcess:
         scrub_days: float = SCRUB_DAYS,
         recorder: Recorder | None = None,
         trusted: tuple[Prefix, ...] = (),
+        restored: bool = False,
     ) -> None:
         self.identity = load_or_make_key(folder / "storage.key")
         self._address = address
@@ -89,6 +94,7 @@ class StorageProcess:
         self._client_ssl = client_ssl
         self._trusted = trusted  # proxies
         retention = retention or Retention()
+        self._is_restored = restored  # the folder is a copy of an earlier time, perhaps
         self.store = SqliteLogStore(folder / "logs.sqlite")
         self.scrub = Scrub(self.store, folder, scrub_days)
         self._known_damage: dict[StreamPart, tuple[Missing, ...]] = {}
@@ -120,8 +126,6 @@ class StorageProcess:
         self._seen: dict[str, None] = {}  # streams that we have looked at
         self._turn = 0
         self._looking: asyncio.Task[None] | None = None
-        self.storage: Storage
-        self.http: StorageHttp
 
     @property
     def failed(self) -> asyncio.Event:
@@ -199,11 +203,14 @@ class StorageProcess:
         registry: RegistryReader,
         rng: Random,
     ) -> StorageFactory:
+        if self._is_restored:
+            self.store.require_recovery()
         states = self.store.states()
         make = partial(Storage, identity, network, verify, registry, rng, states)
 
         def storage(user_of: UserOf) -> Storage:
             self.storage = make(user_of, retention=self._deletes)
+            self.storage.is_restored = self._is_restored
             return self.storage
 
         return storage
@@ -227,7 +234,9 @@ class StorageProcess:
 
     def damage(self) -> Damage:
         """Return the damage on the disk, and how far the scrub is."""
-        return damage_of(self.store, self.scrub.shown())
+        statuses = {part: self.storage.status(part) for part in self.storage.parts()}
+        known = {part: status for part, status in statuses.items() if status is not None}
+        return damage_of(self.store, self.scrub.shown(), known)
 
     def _report_damage(self) -> None:
         """Tell the machine of damage that the scrub, or a reader over HTTP, has found."""
@@ -252,6 +261,8 @@ class StorageProcess:
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             self._report_damage()
+            for stream in taken_requests(self._folder):
+                self.network.node.driver.feed(LossAccepted(stream))
             try:
                 await self._look()
             except Closed:

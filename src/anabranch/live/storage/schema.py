@@ -93,6 +93,9 @@ CREATE TABLE IF NOT EXISTS missing (
 ) STRICT, WITHOUT ROWID
 """
 
+# Says, by having a row, that a record belongs to this file (record.py). A file may lack the table.
+RECORDED = "CREATE TABLE IF NOT EXISTS recorded (since_ms INTEGER NOT NULL) STRICT"
+
 INDEXES = {
     "by_chain": "CREATE UNIQUE INDEX by_chain ON frames (part, chain, last)",
     "by_number": "CREATE INDEX by_number ON frames (part, last, chain, first, count)",
@@ -137,13 +140,14 @@ def open_for_writing(path: Path, vfs: str | None) -> apsw.Connection:
             create(database, INDEXES.values())
             database.execute("COMMIT")
         database.execute(MISSING)
+        database.execute(RECORDED)
 
     return _open(path, vfs, prepare)
 
 
 def create(database: apsw.Connection, indexes: Iterable[str]) -> None:
     """Make the tables of a new file, and some of its indexes."""
-    for statement in (_SCHEMA, _VIEW, MISSING, *indexes):
+    for statement in (_SCHEMA, _VIEW, MISSING, RECORDED, *indexes):
         database.execute(statement)
     database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")

@@ -6,11 +6,14 @@ the rest is checked when it is read, and by a scrub (scrub.py).
 Damage is handled at once, by the reader or the writer that meets it: a row with a wrong checksum is
 cut out (holes.py), and a file that SQLite cannot read is rebuilt (rebuilding.py). Both leave holes,
 which every later answer names.
+
+Beside the file lies its record (record.py), which is written after it at every commit. It tells
+when the disk has forgotten something.
 """
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import pairwise
@@ -20,6 +23,7 @@ from typing import Any, TypeVar, cast
 import apsw
 
 from anabranch.core.ids import StreamPart
+from anabranch.core.log_record import Changes, Records
 from anabranch.core.messages.storage import MAX_NUMBER, Selection
 from anabranch.core.store import (
     Answer,
@@ -37,6 +41,7 @@ from anabranch.core.store import (
 from anabranch.live.storage.holes import DamagedRowsError, cut_out
 from anabranch.live.storage.reads import SCAN_FRAMES, find
 from anabranch.live.storage.rebuilding import aside, build_anew, finish_swap, remove_aside
+from anabranch.live.storage.record import RecordFile, read_records
 from anabranch.live.storage.retention import retain, shrink
 from anabranch.live.storage.rows import (
     NAMED_COLUMNS,
@@ -80,6 +85,33 @@ def load_missing(path: Path) -> dict[StreamPart, tuple[Missing, ...]]:
         database.close()
 
 
+def load_states(path: Path) -> list[LogState]:
+    """Return how the logs of a file stand that a node has open."""
+    database = open_for_reading(path, None)
+    try:
+        states = {part: log.state() for part, log in load_logs(database).items()}
+    except apsw.Error as error:
+        raise explain(path, error) from error
+    finally:
+        database.close()
+    records = Records(read_records(path))
+    records.compare(states, lambda part, offset: b"")
+    return _with_records(states, records)
+
+
+def _with_records(states: Mapping[StreamPart, LogState], records: Records) -> list[LogState]:
+    every = dict.fromkeys([*states, *records.saved])
+    return [records.state(states.get(part) or LogState(part)) for part in every]
+
+
+class UnrecordedError(StoreError):
+    """The logs are on the disk and their records are not: nothing may be said of them yet."""
+
+    def __init__(self, written: list[Written], why: str) -> None:
+        super().__init__(why)
+        self.written = written
+
+
 class SqliteLogStore:
     """A file of logs. One thread may write and another read at the same time."""
 
@@ -108,6 +140,8 @@ class SqliteLogStore:
         self._retry_at = 0.0  # to rebuild it
         self.problem = ""  # why a damaged file cannot be rebuilt
         self._open = ExitStack()
+        self._recording = ExitStack()  # outlives the file of the logs when that is rebuilt
+        self._unrecorded: Changes = {}  # of logs that are on the disk
         self._lock = take_lock(self.path)
         try:
             with self._explained():
@@ -115,6 +149,7 @@ class SqliteLogStore:
             self._open_file()
             with self._explained():
                 self._check()
+                self._open_record()
         except BaseException:
             self.close()
             raise
@@ -136,9 +171,45 @@ class SqliteLogStore:
                 self._logs = Logs(self._writer, load_whole_logs(self._writer))
                 self._rebuild(str(error))
 
+    def _open_record(self) -> None:
+        """Compare the logs with their records, and make the records where there are none yet."""
+        file = self._record_file = RecordFile(self.path, self._vfs)
+        self._recording.callback(file.close)
+        self._records = Records(file.records)
+        states = {log.part: log.state() for log in self._logs.saved.values()}
+        changes = self._records.compare(states, self._hash_at)
+        is_marked = self._writer.execute("SELECT count(*) FROM recorded").get
+        if file.is_lost or (file.is_new and is_marked):
+            changes |= self._records.restore(states)
+        self._mark_recorded()
+        file.save(changes)
+        self._records.keep(changes)
+
+    def _hash_at(self, part: StreamPart, offset: int) -> bytes:
+        return self.find(HashAt(part, offset)).hash
+
+    def _mark_recorded(self) -> None:
+        """Let the file of the logs say that a record belongs to it.
+
+        This is a commit, and with it all is synchronised that a killed process has written before.
+        """
+        self._writer.execute("BEGIN IMMEDIATE")
+        self._writer.execute("DELETE FROM recorded")
+        now_ms = int(time.time() * 1000)
+        self._writer.execute("INSERT INTO recorded VALUES (?)", (now_ms,))
+        self._writer.execute("COMMIT")
+
     def states(self) -> list[LogState]:
         """Return how all logs stand, as a machine that starts needs to know."""
-        return [log.state() for log in list(self._logs.saved.values())]
+        states = {log.part: log.state() for log in list(self._logs.saved.values())}
+        return _with_records(states, self._records)
+
+    def require_recovery(self) -> None:
+        """Let a majority of the other storage nodes say how far each log must come."""
+        with self._writing:
+            changes = self._records.restore(self._logs.saved)
+            self._record_file.save(changes)
+            self._records.keep(changes)
 
     def overview(self) -> list[dict[str, Any]]:
         """Return what is kept of each part, for people to look at."""
@@ -160,9 +231,42 @@ class SqliteLogStore:
     def write(self, batches: Sequence[Sequence[LogWrite]]) -> list[Written]:
         """Do all of some batches, or nothing; it is on the disk when this returns.
 
-        For each batch the states of its logs come back, and what got a place in them.
+        For each batch the states of its logs come back, and what got a place in them. If only the
+        record cannot be written, UnrecordedError has them: they hold as soon as `record` returns.
         """
-        return self._transact(lambda: [self._logs.do(batch) for batch in batches])
+        with self._writing:
+            self.record()
+            lowered = self._records.lowered(batches)
+            self._record_file.save(lowered)
+            self._records.keep(lowered)
+            written = self._transact(lambda: [self._logs.do(batch) for batch in batches])
+            told = [
+                self._recorded(batch, states, rows)
+                for batch, (states, rows) in zip(batches, written, strict=True)
+            ]
+            try:
+                self.record()
+            except StoreError as error:
+                raise UnrecordedError(told, str(error)) from error
+            return told
+
+    def _recorded(
+        self,
+        writes: Sequence[LogWrite],
+        states: tuple[LogState, ...],
+        rows: tuple[tuple[StreamPart, tuple[Placed, ...]], ...],
+    ) -> Written:
+        """Note the records after one batch, which are to be written; return what is told of it."""
+        changes = self._records.raised(writes, states)
+        self._records.keep(changes, states)
+        self._unrecorded |= changes
+        return tuple(map(self._records.state, states)), rows
+
+    def record(self) -> None:
+        """Write the records of the logs that are on the disk."""
+        with self._writing:
+            self._record_file.save(self._unrecorded)
+            self._unrecorded = {}
 
     def find(self, query: LogQuery) -> Answer:
         """Look something up; any thread may. Damage that this finds is dealt with first."""
@@ -223,7 +327,8 @@ class SqliteLogStore:
             rebuilding.join()
         with self._writing, self._reading, self._explained():
             try:
-                self._open.close()
+                with self._recording:  # is closed even if the other file cannot be
+                    self._open.close()
             finally:
                 self._lock.close()
 
@@ -347,6 +452,7 @@ class SqliteLogStore:
         if self._is_swapping:
             finish_swap(self.path)
             self._open_file()
+            self._mark_recorded()
             self._is_swapping = False
             self._generation += 1
             self.problem = ""

@@ -17,16 +17,20 @@ from anabranch.core.ids import FrameHead, StreamPart
 from anabranch.core.messages.storage import Entry
 from anabranch.core.store import (
     CLOCKS_MS,
+    AcceptLoss,
     Adopt,
     Copy,
     Delete,
     DivergedError,
+    Doubt,
     Fill,
     Keep,
+    KeepMarks,
     LogState,
     LogWrite,
     Order,
     OrderHeld,
+    Owe,
     Placed,
     Promise,
     Restart,
@@ -371,6 +375,11 @@ def _delete(logs: Logs, log: PartLog, write: Delete) -> list[Placed]:
     return []
 
 
+def _record_only(logs: Logs, log: PartLog, write: LogWrite) -> list[Placed]:
+    """Change nothing: it is for the record (sqlite.py)."""
+    return []
+
+
 _WRITERS: dict[type, Callable[..., list[Placed]]] = {
     Keep: _keep,
     Order: _order,
@@ -383,4 +392,8 @@ _WRITERS: dict[type, Callable[..., list[Placed]]] = {
     Settle: _settle,
     Fill: fill,
     Delete: _delete,
+    KeepMarks: _record_only,
+    Doubt: _record_only,
+    Owe: _record_only,
+    AcceptLoss: _record_only,
 }
