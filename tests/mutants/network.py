@@ -236,10 +236,10 @@ except InvalidTag:
         ),
     ),
     Mutant(
-        "both ends of a link report it",
-        "anabranch.core.tracked:TrackedPart.is_reported",
-        "return b in self.nodes[a].reported and a in self.nodes[b].reported",
-        "return b in self.nodes[a].reported or a in self.nodes[b].reported",
+        "a dispute counts for both ends",
+        "anabranch.core.disputes:Disputes.record",
+        "self._count(b[0], a[0], a[1], now)",
+        "assert b",
         ("tests/core/test_tracker_lies.py::test_dispute_reported_by_one_end_treats_both_alike",),
         row=Row(
             A_NEIGHBOUR,
