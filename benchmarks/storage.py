@@ -2,8 +2,10 @@
 
 Frames of one message of 308 bytes, and of 32. `append`: groups of some hundred frames, each group
 on the disk before the next; bare SQLite inserts the same bytes into a table with one index, with
-the same settings. `read`: all of the log, a page at a time; bare SQLite selects the same rows, as
-many at a time. The two take turns, so that a machine that drifts does so for both.
+the same settings. The store also synchronises its record, a second file, after each group: bare
+SQLite with two syncs commits one small row into a second file as well. `read`: all of the log, a
+page at a time; bare SQLite selects the same rows, as many at a time. They take turns, so that a
+machine that drifts does so for all.
 
     python benchmarks/storage.py [--json]
 """
@@ -81,6 +83,31 @@ class Bare:
             after = rows[-1][0]
         return after
 
+    def close(self) -> None:
+        """Let go of the file."""
+        self.database.close()
+
+
+class BareTwice(Bare):
+    """The same, and after each group one small row of a second file."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.second = sqlite3.connect(path.with_name("second.sqlite"), isolation_level=None)
+        self.second.execute("PRAGMA journal_mode = WAL")
+        self.second.execute("PRAGMA synchronous = FULL")
+        self.second.execute("CREATE TABLE records (id INTEGER PRIMARY KEY, record BLOB)")
+
+    def append(self, group: tuple[bytes, ...]) -> None:
+        """Insert some frames, and wait for the disk; and once more for the row."""
+        super().append(group)
+        self.second.execute("INSERT OR REPLACE INTO records VALUES (1, ?)", (bytes(150),))
+
+    def close(self) -> None:
+        """Let go of both files."""
+        super().close()
+        self.second.close()
+
 
 def append_ours(store: SqliteLogStore, group: tuple[bytes, ...]) -> None:
     """Give some frames their places in the log, and wait for the disk."""
@@ -119,15 +146,20 @@ def row(name: str, each: int, messages: int, ours: list[float], bare: list[float
 
 
 def measure_log(folder: Path, each: int, messages: int) -> list[Row]:
-    """Append to a log and to a bare table in turn; then read both in turn."""
+    """Append to a log and to bare tables in turn; then read in turn."""
     store, bare = SqliteLogStore(folder / "logs.sqlite"), Bare(folder / "bare.sqlite")
+    twice = BareTwice(folder / "twice.sqlite")
     ours: list[float] = []
     theirs: list[float] = []
+    two_syncs: list[float] = []
     for at in range(ROUNDS):
         made = list(groups(make_frames(messages, each, at * messages), each))
         ours.append(timed(lambda made=made: [append_ours(store, group) for group in made]))
         theirs.append(timed(lambda made=made: [bare.append(group) for group in made]))
+        two_syncs.append(timed(lambda made=made: [twice.append(group) for group in made]))
     rows = [row("append", each, messages, ours, theirs, APPEND_BAR)]
+    ratio = statistics.median(two_syncs) / statistics.median(ours)
+    rows[0]["ratio_two_syncs"] = round(ratio, 3)
     stored = ROUNDS * (messages // each)
     page = max(1, PAGE_BYTES // len(made[0][0]))
     assert read_ours(store) == bare.read(page) == stored
@@ -135,7 +167,8 @@ def measure_log(folder: Path, each: int, messages: int) -> list[Row]:
     theirs = [timed(lambda: bare.read(page)) for _ in range(ROUNDS)]
     rows.append(row("read", each, stored * each, ours, theirs, READ_BAR))
     store.close()
-    bare.database.close()
+    bare.close()
+    twice.close()
     return rows
 
 
@@ -155,10 +188,12 @@ def main() -> None:
         if as_json:
             print(json.dumps(found))
         else:
+            twice = found.get("ratio_two_syncs")
             print(
                 f"{found['row']:>7}, {found['messages_per_frame']:>2} in a frame: "
                 f"{found['messages_per_s']:,} messages a second (bar {found['bar_per_s']:,}), "
                 f"bare SQLite {found['bare_sqlite_per_s']:,}, ratio {found['ratio']}"
+                + (f" (with two syncs {twice})" if twice is not None else "")
             )
 
 

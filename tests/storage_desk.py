@@ -100,6 +100,7 @@ class Desk:
         links: bool = True,
         keep_s: float | None = None,
         answers: bool = True,
+        restored: bool = False,
     ) -> None:
         """Without `answers` nobody says how the logs of the others stand."""
         self.now = START
@@ -117,6 +118,7 @@ class Desk:
         self.neighbours: list[NodeId] = []  # in the overlay of the part
         self.others = [NODES[other] for other in range(size) if other != place]
         self.machine = self._start()
+        self.machine.is_restored = restored
         self.first = self.learn()
         for other in self.others if links else ():
             self.link(other)

@@ -135,9 +135,9 @@ KEEPING = (
     ),
     Mutant(
         "a reader by time says what all storage nodes lack",
-        "anabranch.core.replay:Replay._damaged",
-        "self._lost.add(answer.missing)",
-        "assert answer.missing",
+        "anabranch.core.replay:Replay._join",
+        "self._lost.add(in_all([page.missing for page in pages.values()]))",
+        "assert pages",
         (
             "tests/core/test_replay_damage.py::test_by_time_what_all_lack_is_named_though_its_times_are_not_known",
         ),
@@ -148,5 +148,23 @@ KEEPING = (
         "self.lost.add((Span(self.position, end),))",
         "assert end",
         ("tests/live/test_columns.py::test_what_all_lack_is_named_at_the_end",),
+    ),
+    Mutant(
+        "a scrub does not go back",
+        "anabranch.live.storage.sqlite:SqliteLogStore.scrub_rows",
+        "_check_order(after, rows)",
+        "assert after >= 0",
+        (
+            "tests/live/storage/test_damage.py::test_a_scrub_of_a_row_whose_id_is_zeroed_ends_and_finds_it",
+        ),
+    ),
+    Mutant(
+        "a page of a storage node that is behind does not pass for the end",
+        "anabranch.core.storage_resends:_lacks_end",
+        "return wanted.by_number and not is_gap and is_end and log.standing.is_behind(now)",
+        "return wanted.by_number and wanted.upto == MAX_NUMBER and is_end and not is_gap",
+        (
+            "tests/core/test_storage_resends.py::test_who_has_not_caught_up_sends_those_who_read_to_the_end_to_others",
+        ),
     ),
 )

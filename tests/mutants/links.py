@@ -15,7 +15,7 @@ LINKS = (
         "anabranch.core.handshake:digest",
         "both = (hello.network, hello.node, acceptor, hello.nonce, nonce, hello.key, key)",
         "both = (hello.network, hello.node, acceptor, hello.nonce, hello.key, key)",
-        ("tests/core/test_handshake.py::test_what_was_said_once_cannot_be_said_again",),
+        ("tests/core/test_handshake.py::test_no_two_openings_share_a_digest",),
     ),
     Mutant(
         "handshake signatures cover the role",

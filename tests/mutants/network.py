@@ -253,7 +253,7 @@ except InvalidTag:
         "if not self.disputes.waits(node):",
         "if node in self.nodes:",
         (
-            "tests/lab/experiments/test_complaints.py::test_colluders_of_an_hour_surround_no_victim_and_liars_gain_nothing",
+            "tests/lab/experiments/test_complaints.py::test_colluders_of_a_quarter_of_an_hour_surround_no_victim",
         ),
         row=Row(
             A_NEIGHBOUR,
@@ -289,6 +289,20 @@ self._count(b[0], a[0], a[0], now)""",
             A_NEIGHBOUR,
             "names another host's address, to have the tracker dial it",
             "dialled with the handshake at most once a minute and node, at a bounded rate per host; never an internal address from outside, the tracker itself or a proxy; all failures are told after the same time",
+        ),
+    ),
+    Mutant(
+        "names are judged by where they lead",
+        "anabranch.live.transports.checks:Targets.admits",
+        "return not check.is_outside or ip == check.seen or not (is_here or is_internal(ip))",
+        "return bool(ip)",
+        (
+            "tests/live/transports/test_checks.py::test_check_for_a_node_outside_does_not_connect_to_an_internal_host",
+        ),
+        row=Row(
+            A_NEIGHBOUR,
+            "names a host name that leads inside the tracker's network",
+            "the name is resolved first; what it leads to is judged, and then dialled without resolving it again",
         ),
     ),
     Mutant(

@@ -236,17 +236,15 @@ SECURITY = (
         ),
     ),
     Mutant(
-        "who is removed concurrently grants nothing",
+        "changes of who is removed concurrently come to nothing",
         "anabranch.core.resolution:Rivals.rob",
         "return bool(taken or self.taken_from(PUBLIC) & entry.of_everybody)",
         "return bool(self.taken_from(PUBLIC) & entry.of_everybody)",
-        (
-            "tests/scenarios/test_attack_trackers.py::test_a_removed_administrator_with_a_tracker_for_an_accomplice",
-        ),
+        ("tests/core/test_resolution.py::test_who_is_removed_deletes_nothing",),
         row=Row(
             SOMEBODY_WHOSE_RIGHT_HAS_ENDED,
-            "was an administrator, and has a tracker for an accomplice: pretends to have granted something before its removal",
-            "the grant comes to nothing, since the removal is concurrent with it; it can take rights from others so, never from the owner",
+            "was an administrator, and has a tracker for an accomplice: pretends to have granted something, or deleted the stream, before its removal",
+            "that comes to nothing, since the removal is concurrent with it; it can take rights from others so, never from the owner",
         ),
     ),
     Mutant(
@@ -638,6 +636,33 @@ SECURITY = (
             A_STORAGE_NEIGHBOUR,
             "hands over very much of one publisher",
             "16 MiB at once, 1 MiB a second after that; other publishers' frames are taken",
+        ),
+    ),
+    Mutant(
+        "marks are signed by their nodes",
+        "anabranch.core.log_marks:Notary.check",
+        "if not self._verify(mark.node, self._digest(part, mark), mark.signature):",
+        "if not mark.signature:",
+        (
+            "tests/core/test_log_recovery.py::test_forged_mark_costs_the_link_and_changes_nothing",
+            "tests/core/test_log_marks.py::test_marks_of_strangers_and_of_other_logs_decide_nothing",
+        ),
+        row=Row(
+            A_STORAGE_NODE,
+            "claims that another one has forgotten a part of its log",
+            "only what that one has signed itself counts; a forged mark costs the link",
+        ),
+    ),
+    Mutant(
+        "a log is replaced only against marks of a majority",
+        "anabranch.core.log_marks:Marks._judged",
+        "if against >= standing.majority and len(standing.members) > 1:",
+        "if against:",
+        ("tests/core/test_log_marks.py::test_one_node_that_signs_twice_is_no_majority",),
+        row=Row(
+            A_STORAGE_NODE,
+            "says that a settled part of the log is another one",
+            "no log is replaced unless a majority has signed for another; both are reported",
         ),
     ),
     Mutant(

@@ -348,9 +348,7 @@ STORAGE = (
         "anabranch.core.part_log:PartLog.wake",
         "self.standing.step_down()",
         "assert self.standing.is_primary",
-        (
-            "tests/core/test_storage_repair.py::test_who_does_not_answer_or_does_not_have_it_is_not_waited_for",
-        ),
+        ("tests/core/test_part_log.py::test_a_disk_that_never_answers_is_as_bad",),
     ),
     Mutant(
         "commits wait for the disk",

@@ -1,10 +1,12 @@
 """All mutants, by subject."""
 
 from mutants.calm import CALM
+from mutants.forgetting import FORGETTING
 from mutants.frames import FRAMES
 from mutants.keeping import KEEPING
 from mutants.keys import KEYS
 from mutants.links import LINKS
+from mutants.neighbours import NEIGHBOURS
 from mutants.network import NETWORK
 from mutants.order import ORDER
 from mutants.reading import READING
@@ -21,6 +23,7 @@ ATTACKS = tuple(
     if mutant.row is not None and mutant.row.who == attacker
 )
 MUTANTS = (
-    *(*CALM, *FRAMES, *KEEPING, *KEYS, *LINKS, *ORDER, *READING, *REGISTRY, *SPARK, *STORAGE),
+    *(*CALM, *FORGETTING, *FRAMES, *KEEPING, *KEYS, *LINKS, *NEIGHBOURS, *ORDER),
+    *(*READING, *REGISTRY, *SPARK, *STORAGE),
     *ATTACKS,
 )

@@ -11,7 +11,7 @@ from functools import partial
 
 from anabranch.core.changes import PUBLIC, Right
 from anabranch.core.frames import peek
-from anabranch.core.ids import NodeId
+from anabranch.core.ids import CHAIN_KEY_BYTES, NodeId
 from anabranch.core.machine import Effect, Send, Sizes
 from anabranch.core.messages import AskEntries, Entries, Resend, Resent
 from anabranch.core.messages.storage import LATE, MAX_NUMBER, PAGE_BYTES, Entry, Selection
@@ -175,10 +175,11 @@ class Resends:
 
 
 def _lacks_end(wanted: Selection, answer: Answer, log: PartLog, now: float) -> bool:
-    """Tell whether a page would pass for the end of all that there is, while others have more.
+    """Tell whether a page would pass for the end of what is wanted, while others have more.
 
-    In the order of offsets it would not: who reads so is told the high mark, and looks again.
+    In the order of offsets it would not: who reads so is told the high mark, and looks again. Nor
+    would it where a gap of one chain is filled: what is still missing is asked of others.
     """
-    is_open = wanted.by_number and wanted.upto == MAX_NUMBER
+    is_gap = len(wanted.whose) == CHAIN_KEY_BYTES and wanted.upto < MAX_NUMBER
     is_end = answer.following is None or wanted.last > 0
-    return is_open and is_end and log.standing.is_behind(now)
+    return wanted.by_number and not is_gap and is_end and log.standing.is_behind(now)

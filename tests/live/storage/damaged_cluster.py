@@ -30,12 +30,15 @@ from storage_desk import READER
 from storage_world import Keeper, StorageWorld
 
 SIZE = 3
-FRAMES = 160
+FRAMES = 200
 LARGE = 12_000  # bytes of a frame that needs overflow pages
 NAME, WAL = "logs.sqlite", "logs.sqlite-wal"
 REPAIR_S = 120.0  # of the world's time
 WAL_HEADER_BYTES, WAL_FRAME_BYTES = 32, 24
 PAGE_BYTES, SECTOR_BYTES = 4_096, 512
+BY_NUMBER = Selection(by_number=True)
+
+Rows = list[tuple[int, bytes]]  # offsets and frames
 
 
 class FileStore:
@@ -142,8 +145,12 @@ class DamagedCluster(StorageWorld):
         self.stored = self._open(folder)
         self._start_alone()
         self.read(Selection(start=self.high // 2, end=self.high // 2 + 9))
+        under_way = [(each, self._page(each)) for each in (Selection(), BY_NUMBER)]
         for at in places:
             zero(folder / (WAL if is_killed else NAME), at, size)
+        for selection, page in under_way:
+            assert page.following is not None, "there is more than one page"
+            self._check_rows(selection, *self.read(page.following, page), places)
         self._read_and_mend(folder, places)
 
     def damage_wal(self, size: int, at: int) -> None:
@@ -215,10 +222,12 @@ class DamagedCluster(StorageWorld):
 
     # --- Reading --------------------------------------------------------------------------
 
-    def read(self, selection: Selection) -> tuple[list[tuple[int, bytes]], list[Span]]:
+    def read(self, selection: Selection, begun: Resent | None = None) -> tuple[Rows, list[Span]]:
         """Read from the first node over the network, and return what its pages name as missing."""
-        rows: list[tuple[int, bytes]] = []
+        rows: Rows = []
         missing: list[Span] = []
+        if begun is not None:
+            rows, missing = _rows(begun), list(begun.missing)
         following: Selection | None = selection
         for _ in range(1_000):
             if following is None:
@@ -226,7 +235,7 @@ class DamagedCluster(StorageWorld):
             answer = self._page(following)
             if answer.problem:  # it is being rebuilt, or has not caught up: another node is asked
                 return rows, [*missing, Span(0, self.high)]
-            rows += zip(answer.offsets, answer.frames, strict=True)
+            rows += _rows(answer)
             missing += answer.missing
             following = answer.following
         raise AssertionError("the history has no end")
@@ -250,16 +259,22 @@ class DamagedCluster(StorageWorld):
         cuts = [Selection(), Selection(start=middle - 20, end=middle + 20), Selection(last=30)]
         numbers = [frames.peek(frame).last for _, frame in self.good]
         some = Selection(after=numbers[40], upto=numbers[90], by_number=True)
-        cuts += [Selection(by_number=True), Selection(last=30, by_number=True), some]
+        cuts += [BY_NUMBER, Selection(last=30, by_number=True), some]
         for selection in cuts:
-            rows, missing = self.read(selection)
-            lost = {offset for span in missing for offset in range(span.start, span.end)}
-            assert len({offset for offset, _ in rows}) == len(rows), at
-            for row in self._wanted(selection):
-                assert row in rows or row[0] in lost, (at, selection, row[0])
-            assert all(row in self.good for row in rows), at
+            self._check_rows(selection, *self.read(selection), at)
 
-    def _wanted(self, selection: Selection) -> list[tuple[int, bytes]]:
+    def _check_rows(
+        self, selection: Selection, rows: Rows, missing: Sequence[Span], at: Sequence[int]
+    ) -> None:
+        lost = {offset for span in missing for offset in range(span.start, span.end)}
+        assert len({offset for offset, _ in rows}) == len(rows), at
+        for row in self._wanted(selection):
+            end = min(row[0] + frames.peek(row[1]).count, selection.end)
+            its = set(range(max(row[0], selection.start), end))
+            assert row in rows or its <= lost, (at, selection, row[0])
+        assert all(row in self.good for row in rows), at
+
+    def _wanted(self, selection: Selection) -> Rows:
         wanted = []
         for offset, frame in self.good:
             head = frames.peek(frame)
@@ -270,6 +285,10 @@ class DamagedCluster(StorageWorld):
             if is_in:
                 wanted.append((offset, frame))
         return wanted
+
+
+def _rows(page: Resent) -> Rows:
+    return list(zip(page.offsets, page.frames, strict=True))
 
 
 def zero(path: Path, at: int, size: int) -> None:

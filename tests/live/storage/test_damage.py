@@ -315,6 +315,32 @@ def test_a_hole_at_the_end_is_older_than_what_is_placed_behind_it(
     store.close()
 
 
+def test_a_scrub_of_a_row_whose_id_is_zeroed_ends_and_finds_it(
+    copy: Path, donor: SqliteLogStore
+) -> None:
+    database = apsw.Connection(str(copy))
+    row_id, frame = database.execute(
+        "SELECT id, frame FROM frames WHERE length(frame) < 1000 ORDER BY id DESC LIMIT 1"
+    ).fetchone()
+    assert row_id == database.execute("SELECT max(id) FROM frames").get
+    database.close()
+    content = copy.read_bytes()
+    # The id stands a few bytes before the frame, in two bytes of seven bits.
+    shown = bytes([0x80 | row_id >> 7, row_id & 0x7F])
+    at = content.rfind(shown, 0, content.find(frame))
+    store = SqliteLogStore(copy)
+    zero(copy, at - 2, 60)  # with the size of the row before it, and its first columns after it
+    after = 0
+    while (found := store.scrub_rows(after, 100))[1]:
+        assert found[0] > after, "it would go on for ever"
+        after = found[0]
+    store.scrub_structure()
+    assert store.missing()
+    repair(store, donor)
+    check_whole(store, donor)
+    store.close()
+
+
 def test_holes_are_cut_with_the_log(copy: Path) -> None:
     rows = small_frames(copy)
     flip_in(copy, rows[3].entry.frame, rows[-3].entry.frame)

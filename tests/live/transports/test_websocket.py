@@ -273,6 +273,20 @@ def test_place_with_most_pending_connections_makes_room_for_another() -> None:
     run(test())
 
 
+@pytest.mark.parametrize(
+    "address", ["ws://user@\xe9.example:1", "ws://@*\xe9?", "ws://a@127.0.0.1:1"]
+)
+def test_dial_of_an_address_with_a_user_fails_and_nothing_else(address: str) -> None:
+    async def test() -> None:
+        home = Endpoint(SMALL)
+        async with started(home):
+            home.transport.dial(LARGE.node, address)
+            await until(lambda: home.owner.downs)
+            assert home.owner.downs == [(LARGE.node, "bad-address")]
+
+    run(test())
+
+
 def test_one_address_may_have_so_many_links_and_no_more() -> None:
     async def test() -> None:
         home = Endpoint(SMALL, limits=Limits(links_per_address=1))

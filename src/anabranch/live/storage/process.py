@@ -96,8 +96,6 @@ class StorageProcess:
         retention = retention or Retention()
         self._is_restored = restored  # the folder is a copy of an earlier time, perhaps
         self.store = SqliteLogStore(folder / "logs.sqlite")
-        if restored:
-            self.store.require_recovery()
         self.scrub = Scrub(self.store, folder, scrub_days)
         self._known_damage: dict[StreamPart, tuple[Missing, ...]] = {}
         self._deletes = StoreRetention(retention.keep_ms, retention.keep_bytes is not None)
@@ -205,6 +203,8 @@ class StorageProcess:
         registry: RegistryReader,
         rng: Random,
     ) -> StorageFactory:
+        if self._is_restored:
+            self.store.require_recovery()
         states = self.store.states()
         make = partial(Storage, identity, network, verify, registry, rng, states)
 

@@ -24,7 +24,7 @@ from anabranch.live.storage.schema import explain
 APPLICATION_ID = 0x414E5243  # "ANRC"
 RECORD_VERSION = 1
 BUSY_MS = 2_000
-CHECKPOINT_PAGES = 64  # the file is small: what is written ahead soon goes to its place
+CHECKPOINT_PAGES = 1_000  # of what is written ahead: each checkpoint synchronises twice more
 
 _SCHEMA = """
 CREATE TABLE records (

@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+from urllib.parse import urlsplit
 
 from picows import WSError, WSInvalidStatusError
 from picows.url import WSParsedURL, parse_url
@@ -71,9 +72,12 @@ async def connect(
 
 
 def read_address(address: str) -> WSParsedURL | None:
-    """Read ws://host:port or wss://host:port; None if it is neither."""
+    """Read ws://host:port or wss://host:port; None if it is neither.
+
+    No address of a node names a user, and picows fails by an assertion where one does.
+    """
     try:
-        return parse_url(address)
+        return None if "@" in urlsplit(address).netloc else parse_url(address)
     except (WSError, ValueError):
         return None
 
