@@ -15,16 +15,6 @@ ORDER = (
         seeds=100,
     ),
     Mutant(
-        "only the chain with a gap waits, never the log",
-        "anabranch.core.chain_order:ChainOrder.has_room",
-        "return self._busy < MAX_BUSY_CHAINS",
-        "return self._busy < MAX_BUSY_CHAINS and not self._waiting",
-        (
-            "tests/core/test_chain_order.py::test_frame_behind_a_gap_waits_while_other_chains_go_on_and_follows_what_comes",
-            "tests/core/test_chain_order.py::test_publisher_that_invents_gaps_delays_only_its_own_chains_and_is_bounded",
-        ),
-    ),
-    Mutant(
         "a frame behind a newer one of its chain is late",
         "anabranch.core.chain_order:ChainOrder._mark",
         "return 0 if previous == newest else LATE",
@@ -88,15 +78,6 @@ ORDER = (
         "elif not publisher.held:",
         (
             "tests/core/test_chain_order.py::test_chain_with_more_held_frames_than_its_publisher_may_have_goes_on",
-        ),
-    ),
-    Mutant(
-        "frames that were missing are verified",
-        "anabranch.core.missing_frames:MissingFrames._is_good",
-        "if not self._verified.check(head, frame):",
-        "if not frame:",
-        (
-            "tests/core/test_chain_order.py::test_frames_that_were_not_asked_for_or_are_forged_cost_their_sender_its_link",
         ),
     ),
     Mutant(

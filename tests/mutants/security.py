@@ -14,9 +14,10 @@ A_TRACKER = "A tracker"
 A_STORAGE_NODE = "A storage node"
 A_STORAGE_NEIGHBOUR = "A neighbour of a storage node"
 WHO_ASKS_A_STORAGE_NODE = "Who asks a storage node"
+A_PUBLISHER = "A publisher of a stored stream"
 ATTACKERS = (  # in the order of the page
     *(SOMEBODY_WITHOUT_RIGHTS, SOMEBODY_ON_THE_PATH, SOMEBODY_WHOSE_RIGHT_HAS_ENDED, A_NEIGHBOUR),
-    *(A_TRACKER, A_STORAGE_NODE, WHO_ASKS_A_STORAGE_NODE, A_STORAGE_NEIGHBOUR),
+    *(A_TRACKER, A_STORAGE_NODE, WHO_ASKS_A_STORAGE_NODE, A_STORAGE_NEIGHBOUR, A_PUBLISHER),
 )
 
 SECURITY = (
@@ -726,6 +727,35 @@ SECURITY = (
             WHO_ASKS_A_STORAGE_NODE,
             "asks for very much at once",
             "so many pages are looked up for one, and for all",
+        ),
+    ),
+    Mutant(
+        "only the chain with a gap waits, never the log",
+        "anabranch.core.chain_order:ChainOrder.has_room",
+        "return self._busy < MAX_BUSY_CHAINS",
+        "return self._busy < MAX_BUSY_CHAINS and not self._waiting",
+        (
+            "tests/core/test_chain_order.py::test_frame_behind_a_gap_waits_while_other_chains_go_on_and_follows_what_comes",
+            "tests/core/test_chain_order.py::test_publisher_that_invents_gaps_delays_only_its_own_chains_and_is_bounded",
+        ),
+        row=Row(
+            A_PUBLISHER,
+            "names messages before its own that do not exist",
+            "its own chains wait, 1.5 s each and at most 64 at a time; the log goes on",
+        ),
+    ),
+    Mutant(
+        "frames that were missing are verified",
+        "anabranch.core.missing_frames:MissingFrames._is_good",
+        "if not self._verified.check(head, frame):",
+        "if not frame:",
+        (
+            "tests/core/test_chain_order.py::test_frames_that_were_not_asked_for_or_are_forged_cost_their_sender_its_link",
+        ),
+        row=Row(
+            A_STORAGE_NEIGHBOUR,
+            "is asked for missing frames, and answers with forged ones",
+            "nothing of the answer is taken, and it loses its link",
         ),
     ),
 )
