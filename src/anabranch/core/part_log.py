@@ -206,6 +206,7 @@ class PartLog:
             standing.primary = None
         standing.disagrees = {node: None for node in standing.disagrees if node in members}
         self._leading.change_members()
+        self.recovery.change_members()
         self._leading.settle()
         return self._after(self.recovery.start(now), now)
 
@@ -527,6 +528,7 @@ class PartLog:
             "repairs to be written": (len(self._fills), MAX_FILLS),
             "marks of storage nodes": (len(self._marks), MAX_MARKS),
             **self.asks.sizes(),
+            **self.recovery.sizes(),
         }
 
 
