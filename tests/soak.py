@@ -1,7 +1,8 @@
 """Runs many random fault scenarios: `python tests/soak.py --seeds 2000`; see `make soak`.
 
 With `--trust` the networks have a registry, private streams, and those who do not keep to it;
-with `--storage` they store their streams, and storage nodes are killed under load.
+with `--storage` they store their streams, storage nodes are killed under load, and their disks rot
+and forget; with `--calm` nothing goes wrong, and nothing may be repaired.
 """
 
 import argparse
@@ -14,6 +15,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from anabranch.sim.random_scenario import (
+    random_calm_scenario,
     random_scenario,
     random_storage_scenario,
     random_trust_scenario,
@@ -24,6 +26,7 @@ KINDS = {
     "random": random_scenario,
     "random-trust": random_trust_scenario,
     "random-storage": random_storage_scenario,
+    "random-calm": random_calm_scenario,
 }
 
 
@@ -43,9 +46,13 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=100_000)
     parser.add_argument("--trust", action="store_true")
     parser.add_argument("--storage", action="store_true")
+    parser.add_argument("--calm", action="store_true")
     options = parser.parse_args()
     seeds = range(options.first, options.first + options.seeds)
-    kind = "random-storage" if options.storage else "random-trust" if options.trust else "random"
+    kind = next(
+        (f"random-{each}" for each in ("storage", "trust", "calm") if getattr(options, each)),
+        "random",
+    )
     print(f"soak: {kind}, seeds {seeds.start} to {seeds.stop - 1}", flush=True)
     failed, events, began = 0, 0, time.perf_counter()
     console = Console(stderr=True)

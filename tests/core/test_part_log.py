@@ -230,6 +230,7 @@ def test_what_was_held_gets_a_place_first_and_what_comes_meanwhile_goes_in_one_w
     assert [type(write) for write in desk.written] == [Keep]
     desk.save()
     epoch = leading(store=desk.store)
+    epoch.save()
     assert epoch.log == frames[:1]
     epoch.take(*frames[1:])
     assert [write.frames for write in epoch.written if type(write) is Order] == [tuple(frames[1:2])]
@@ -261,6 +262,21 @@ def test_followers_are_sent_what_is_on_the_disk_and_it_is_settled_when_one_has_i
     assert desk.state.high == 0, "the disk may learn of it later"
     desk.wait(1.1)
     assert desk.written == [Settle(PART, 2)]
+
+
+def test_idle_question_that_meets_an_entry_on_its_way_does_not_get_it_twice() -> None:
+    desk = leading()
+    idle = Fetch(PART, 1, 0, NO_HASH, 0, 1)
+    desk.hear(ONE, idle)
+    desk.take(chain().frame())
+    assert [len(page.entries) for _, page in sent(Fetched, desk.save())] == [1]
+    desk.wait(0.1)
+    assert desk.hear(ONE, idle) == []
+    [(_, again)] = sent(Fetched, desk.wait(1.0))
+    assert len(again.entries) == 1, "the first page may be lost"
+    desk.wait(0.5)
+    desk.hear(ONE, Fetch(PART, 1, 1, page_end(again), 0, 1))
+    assert desk.status.high == 1
 
 
 def page_end(page: Fetched) -> bytes:

@@ -8,6 +8,7 @@ from anabranch.core.machine import Notice, Send
 from anabranch.core.messages import Fetch, Fetched, Hand, Lead, Vote, Voted
 from anabranch.core.messages.registry import NO_HASH
 from anabranch.core.messages.storage import MAX_NUMBER, Entry
+from anabranch.core.storage_repair import SWEEP_S
 from anabranch.core.store import (
     Adopt,
     Copy,
@@ -323,3 +324,30 @@ def test_what_was_held_before_a_restart_is_found_and_handed_on() -> None:
     for _ in range(5):
         effects += desk.wait(0.1) + desk.settle()
     assert sent(Hand, effects)[0] == (ONE, Hand(PART, tuple(frames)))
+
+
+def test_held_frame_that_a_walk_finds_just_after_it_came_is_not_handed_on_at_once() -> None:
+    log = Log(entries(1, 2))
+    first, second = (entry.frame for entry in log.entries)
+    desk = following(Log([]), 0, 1)
+    desk.take(first)
+    desk.settle()
+    desk.hear(ONE, log.page(1, 0, 0, 1))
+    desk.settle()
+    desk.wait(SWEEP_S - 0.1)
+    desk.take(second)
+    desk.settle()
+    assert not sent(Hand, desk.wait(0.2) + desk.settle() + desk.wait(1.5) + desk.settle())
+    handed = sent(Hand, desk.wait(0.5) + desk.settle())
+    assert handed == [(ONE, Hand(PART, (second,)))]
+
+
+def test_held_frame_that_a_walk_finds_is_not_handed_on_again_before_it_is_due() -> None:
+    log = Log(entries(1, 1))
+    desk = following(Log([]), 0, 1)
+    desk.take(log.entries[0].frame)
+    desk.settle()
+    handed = 0
+    for _ in range(100):
+        handed += len(sent(Hand, desk.wait(0.1) + desk.settle()))
+    assert handed == 3, "the walk finds it more often"

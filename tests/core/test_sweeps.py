@@ -86,6 +86,35 @@ def test_where_all_is_well_nothing_is_read_and_little_is_asked() -> None:
     world.end()
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_reader_far_away_reads_no_log_for_frames_that_are_on_their_way(seed: int) -> None:
+    world, chain = ReadingWorld(GOOD, seed=seed), Chain(SIGNERS[9])
+    app = world.open()
+    world.run(1.0)
+    for at in range(2_000):
+        (frame,) = publish(chain, 1, world.now + at / 10)
+        world.later(at / 10 + 0.3, lambda frame=frame: world.keep(frame))
+        world.later(at / 10 + 1.5, lambda frame=frame: world.come(frame))
+    world.run(LONG_S)
+    assert len(app.numbers) == 4_000
+    assert len(world.asked_for("length")) > 5
+    assert world.asked_for("pages") == []
+
+
+def test_the_last_of_a_chain_is_found_although_others_go_on_and_come_late() -> None:
+    world, chain, quiet = ReadingWorld(GOOD), Chain(SIGNERS[9]), Chain(SIGNERS[8])
+    app = world.open()
+    world.run(1.0)
+    for at in range(2_000):
+        (frame,) = publish(chain, 1, world.now + at / 10)
+        world.later(at / 10 + 0.3, lambda frame=frame: world.keep(frame))
+        world.later(at / 10 + 1.5, lambda frame=frame: world.come(frame))
+    lost = publish(quiet, 5, START + 50)
+    world.later(50.0, lambda: world.keep(*lost))
+    world.run(50.0 + SLOW_S + LAG_S)
+    assert set(numbers_of(*lost)) <= set(app.numbers)
+
+
 def test_in_a_busy_part_something_that_did_not_come_is_found_as_well() -> None:
     world, chain, quiet = ReadingWorld(GOOD, GOOD), Chain(SIGNERS[9]), Chain(SIGNERS[8])
     app = world.open()

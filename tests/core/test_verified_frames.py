@@ -31,7 +31,9 @@ def test_a_frame_is_verified_once_and_a_forgery_each_time() -> None:
 def test_what_was_verified_elsewhere_is_believed() -> None:
     counting = Counting()
     verified, frame = VerifiedFrames(counting.verify), Chain(SIGNERS[1]).frame()
+    assert frame not in verified
     verified.add(frame)
+    assert frame in verified
     assert verified.check(head(frame), bytes(bytearray(frame)))
     assert counting.count == 0
 

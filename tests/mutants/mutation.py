@@ -32,7 +32,9 @@ class Mutant:
     old: str  # source text that occurs once there; leading blanks of its lines do not count
     new: str
     tests: tuple[str, ...]  # every one of them must fail
-    scenario: str = ""  # random, random-trust or random-storage: one of the seeds must fail
+    scenario: str = (
+        ""  # random, random-trust, random-storage or random-calm: one of the seeds must fail
+    )
     seeds: int = 0
     row: Row | None = None
 

@@ -17,6 +17,7 @@ from anabranch.core.errors import LocalError
 from anabranch.lab.underlays import AWS16
 from anabranch.sim import scenario as scenarios
 from anabranch.sim.random_scenario import (
+    random_calm_scenario,
     random_scenario,
     random_storage_scenario,
     random_trust_scenario,
@@ -29,6 +30,7 @@ RANDOM = {  # of `make soak`
     "random": random_scenario,
     "random-trust": random_trust_scenario,
     "random-storage": random_storage_scenario,
+    "random-calm": random_calm_scenario,
 }
 UNDERLAYS: dict[str, scenarios.MakeUnderlay] = {
     **scenarios.UNDERLAYS,

@@ -55,6 +55,10 @@ Restored = Annotated[
 
 app = typer.Typer(invoke_without_command=True)
 
+OwnerKey = Annotated[
+    Path | None, typer.Option(help="The network owner's key, to name this storage node with.")
+]
+
 
 @app.callback()
 @handled()
@@ -73,9 +77,7 @@ def storage(
         float | None, typer.Option(help="Delete the oldest beyond so much; by default nothing.")
     ] = None,
     scrub_days: ScrubDays = SCRUB_DAYS,
-    owner_key: Annotated[
-        Path | None, typer.Option(help="The network owner's key, to name this storage node with.")
-    ] = None,
+    owner_key: OwnerKey = None,
     advertise: Annotated[
         str | None, typer.Option(help="The ws:// address that others dial, if it differs.")
     ] = None,

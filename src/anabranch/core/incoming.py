@@ -201,7 +201,11 @@ class Incoming:
         fresh, self.fresh = self.fresh, []
         self._waiting.clear()
         verify, proof, genuine = self._verify, frames.proof, 0
+        known = self._storage.verified if self._storage is not None else ()
         for new in fresh:
+            if new.frame in known:  # it was in a page of the leader's log
+                genuine += 1
+                continue
             publisher: NodeId = new.head.chain[:NODE_ID_BYTES]  # type: ignore[assignment]
             covered, signature = proof(new.frame)
             if not verify(publisher, covered, signature):

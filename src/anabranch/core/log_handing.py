@@ -16,7 +16,7 @@ from anabranch.core.machine import Effect, Send
 from anabranch.core.messages import Hand
 from anabranch.core.messages.storage import MAX_NAMED, PAGE_BYTES, FrameName
 from anabranch.core.storage_disk import Look
-from anabranch.core.store import Answer, Named
+from anabranch.core.store import Answer, Named, Placed
 
 HAND_AFTER_S = 2.0
 LOOK_EVERY_S = 1.0
@@ -41,6 +41,25 @@ class Handing:
         """Take note of frames that are held."""
         for head in heads:
             self._unplaced[FrameName(head.chain, head.last)] = now
+        self._bound(now)
+
+    def add_found(self, rows: Iterable[Placed], are_old: bool, now: float) -> None:
+        """Take note of held frames that were found on the disk.
+
+        Old ones, of before a restart or of a part of the log that was cut off, are handed over at
+        once. Others may just have come, and are likely to be in the primary's log already: they
+        wait as long as any. A frame that is known keeps the time at which it was handed over last.
+        """
+        if are_old:
+            self.add((peek(row.entry.frame) for row in rows), now - HAND_AFTER_S)
+            return
+        for row in rows:
+            head = peek(row.entry.frame)
+            came_at = min(now, row.entry.placed_ms / 1000)
+            self._unplaced.setdefault(FrameName(head.chain, head.last), came_at)
+        self._bound(now)
+
+    def _bound(self, now: float) -> None:
         while len(self._unplaced) > MAX_UNPLACED:
             del self._unplaced[next(iter(self._unplaced))]
             self.is_incomplete = True

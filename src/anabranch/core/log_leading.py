@@ -159,11 +159,19 @@ class Leading:
         if fetch.epoch < standing.epoch:
             return [self._announcement(sender)]
         follower = self._followers[sender]
+        if self._is_under_way(follower, fetch, now):
+            return []
         follower.turn += 1
         follower.busy_since = now
         if not fetch.log_epoch:  # its disk has forgotten what it said
             follower.durable = -1
         return self._look(sender, fetch, fetch.offset, now)
+
+    def _is_under_way(self, follower: _Follower, fetch: Fetch, now: float) -> bool:
+        """Tell whether a question met its answer on the way: it was idle, and an entry was new."""
+        since = follower.busy_since
+        is_asked = (fetch.offset, fetch.hash) == (follower.offset, follower.hash)
+        return is_asked and since is not None and now < since + AGAIN_S
 
     def _look(self, sender: NodeId, fetch: Fetch, offset: int, now: float) -> list[Effect]:
         """Look our log's hash up where a follower's ends, or else where it is settled."""

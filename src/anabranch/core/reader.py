@@ -45,7 +45,7 @@ from anabranch.core.replay import Replay
 from anabranch.core.resends import Inspector, Resends, Sources
 from anabranch.core.service import Service
 from anabranch.core.subscription import GAP_WAIT_S, Cut, Subscription
-from anabranch.core.sweeps import Sweeps
+from anabranch.core.sweeps import Arrivals, Sweeps
 
 MAX_READERS = 1_000
 PASS_ON_S = 60.0  # what is older than this is history, which nobody floods
@@ -65,11 +65,10 @@ class _Reading(msgspec.Struct, eq=False):
     taker: Taker | None = None  # None: nothing live is wanted
 
 
-class _Audience(msgspec.Struct, eq=False):
+class _Audience(Arrivals, eq=False):
     """All who take what is live of one part, and how many messages have come to them."""
 
-    takers: list[Taker]
-    came: int = 0
+    takers: list[Taker] = msgspec.field(default_factory=list)
 
 
 class Reader(Service):
@@ -100,7 +99,7 @@ class Reader(Service):
         self._audiences: dict[PartKey, _Audience] = {}
         common = (registry, self._inspector, self._resends)
         self._gaps = Gaps(*common, parts, rng, self._orders, self._admit)
-        self._sweeps = Sweeps(*common, rng, self._came, self._wants, self._admit)
+        self._sweeps = Sweeps(*common, rng, self._arrivals, self._wants, self._admit)
 
     # --- The hot path ---------------------------------------------------------------------
 
@@ -118,6 +117,8 @@ class Reader(Service):
         if audience is None:
             return []
         audience.came += head.count
+        if head.first > audience.horizon:
+            audience.newer += head.count
         takers = audience.takers
         if len(takers) == 1:
             return takers[0](head, frame, hops, sender, now)
@@ -138,11 +139,9 @@ class Reader(Service):
     ) -> list[Effect]:
         """Hand a frame to one reader, with its key if it needs one."""
         keys = self._keys
+        wanted = (ticket, after, cut.upto, cut.skip, cut.most, cut.late)
         if keys is None or (not keys.waiting and is_clear(frame)) or not self._is_read(key):
-            return [
-                Deliver(part, head, frame, hops, b"", ticket, after, cut.upto, cut.skip, cut.most)
-            ]
-        wanted = (ticket, after, cut.upto, cut.skip, cut.most)
+            return [Deliver(part, head, frame, hops, b"", *wanted)]
         return keys.deliver(part, head, frame, hops, sender, now, *wanted)
 
     def _is_read(self, key: PartKey) -> bool:
@@ -208,7 +207,7 @@ class Reader(Service):
 
     def _change_taker(self, reading: _Reading, taker: Taker | None) -> None:
         """Take what is live in another way; None: no more."""
-        audience = self._audiences.setdefault(reading.key, _Audience([]))
+        audience = self._audiences.setdefault(reading.key, _Audience())
         if reading.taker is not None:
             audience.takers.remove(reading.taker)
         if taker is not None:
@@ -256,6 +255,8 @@ class Reader(Service):
         state, audience = self._parts.get(key), self._audiences.get(key)
         if audience is not None:
             audience.came += head.count
+            if head.first > audience.horizon:
+                audience.newer += head.count
         if is_new and state is not None and state.subscribed and state.plain:
             if self._keys is None or not state.reads:
                 effects.append(Deliver(state.part, head, frame, 1))
@@ -282,9 +283,8 @@ class Reader(Service):
         carried = Carried(head, state.overlay.straight, frame)
         return state.overlay.carry(state.part, carried, sender, True, now)
 
-    def _came(self, key: PartKey) -> int:
-        audience = self._audiences.get(key)
-        return audience.came if audience is not None else 0
+    def _arrivals(self, key: PartKey) -> Arrivals:
+        return self._audiences.get(key) or Arrivals()
 
     def _wants(self, key: PartKey, head: FrameHead) -> bool:
         """Tell whether somebody who wants all that is live has not got a frame."""

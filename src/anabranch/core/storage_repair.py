@@ -259,5 +259,5 @@ class Sweep:
         effects = self._repairs.add(log, now) if answer.missing else []
         rows = [row for row in answer.placed if row.offset is None]
         if rows and not log.standing.is_primary:
-            effects += log.unplaced([frames.peek(row.entry.frame) for row in rows], now)
+            effects += log.unplaced(rows, is_urgent, now)
         return effects

@@ -2,9 +2,11 @@
 
 A storage node says how many messages its log has. Now and then we compare that with how many have
 come to us. What came in the last moments may be in the log or not; but if the log has grown by
-more than has come, something has not come, and we read the log from where we last agreed with it.
-We also do if the part is quiet and the two differ: then what was never stored could hide what has
-not come. Where all is well nothing is read.
+more than has come, something may have not come. It may also be on its way to us still: so we wait
+for a while, and count what has come by then and was not published after the storage node spoke. If
+the log has more than that, we read it from where we last agreed with it. We also do if the part is
+quiet and the two differ: then what was never stored could hide what has not come. Where all is
+well nothing is read.
 """
 
 import random
@@ -14,7 +16,7 @@ from functools import partial
 import msgspec
 
 from anabranch.core.gaps import Admit
-from anabranch.core.ids import FrameHead, NodeId, PartKey, StreamPart
+from anabranch.core.ids import FrameHead, NodeId, PartKey, StreamPart, number_of
 from anabranch.core.machine import Effect, Sizes
 from anabranch.core.messages import Contact, Resent
 from anabranch.core.messages.storage import MAX_NUMBER, Selection
@@ -35,6 +37,14 @@ _NOTHING = Selection(start=MAX_NUMBER)  # of which the answer only says how long
 _ALL = Selection()
 
 
+class Arrivals(msgspec.Struct):
+    """Messages of a part that have come."""
+
+    came: int = 0
+    newer: int = 0  # of these, messages with numbers above `horizon`
+    horizon: int = MAX_NUMBER
+
+
 class _Sweep(msgspec.Struct, eq=False):
     """How a part's log compares with what has come."""
 
@@ -46,6 +56,8 @@ class _Sweep(msgspec.Struct, eq=False):
     sample: int | None = None  # how many had come a short while before we ask
     asked_at: float = 0.0
     is_stirred: bool = False
+    high: int | None = None  # so long is the log that seems to have more than has come
+    asked: Contact | None = None  # the storage node that said so
     empty_pages: int = 0
     fetched: int = 0  # messages, in the last reading of the log
 
@@ -59,7 +71,7 @@ class Sweeps:
         inspector: Inspector,
         resends: Resends,
         rng: random.Random,
-        came: Callable[[PartKey], int],
+        arrivals: Callable[[PartKey], Arrivals],
         wants: Callable[[PartKey, FrameHead], bool],
         admit: Admit,
     ) -> None:
@@ -67,7 +79,7 @@ class Sweeps:
         self._inspector = inspector
         self._resends = resends
         self._rng = rng
-        self._came = came  # how many messages of a part have come
+        self._arrivals = arrivals
         self._wants = wants  # whether somebody has not got a frame
         self._admit = admit
         self._sweeps: dict[PartKey, _Sweep] = {}
@@ -103,6 +115,9 @@ class Sweeps:
         """Ask how long the logs are, a while after we have seen what has come."""
         for key in self._due.pop_due(now):
             sweep = self._sweeps[key]
+            if sweep.high is not None:
+                self._confirm(sweep, now)
+                continue
             keepers = self._sources.keepers(sweep.part.stream)
             if keepers and sweep.sample is None:
                 sweep.sample = self._came(key)
@@ -142,7 +157,9 @@ class Sweeps:
         if isinstance(answer, str) or answer.problem:
             sweep.is_stirred = True
         elif selection == _NOTHING:
-            following = self._compared(sweep, answer.high)
+            following = self._compared(sweep, source, answer.high, now)
+            if sweep.high is not None:
+                return effects
         else:
             effects, following = self._swept(sweep, sender, selection, answer, now)
         if following is not None:
@@ -151,20 +168,43 @@ class Sweeps:
             self._rest(sweep, now)
         return effects
 
-    def _compared(self, sweep: _Sweep, high: int) -> Selection | None:
+    def _came(self, key: PartKey) -> int:
+        return self._arrivals(key).came
+
+    def _compared(self, sweep: _Sweep, source: Contact, high: int, now: float) -> Selection | None:
         """Hold a log's length against what has come; return what should be looked at."""
         came, base = self._came(sweep.key), sweep.base
         is_quiet = sweep.sample == came
         if base is None:
             sweep.base, sweep.came = high, sweep.sample or 0
             return None
-        is_more = high - base > came - sweep.came
-        if is_more or (is_quiet and high - base != came - sweep.came):
-            sweep.empty_pages = sweep.fetched = 0
-            return Selection(start=max(0, min(base, high), high - MAX_SWEPT))
+        if high - base > came - sweep.came:
+            sweep.high, sweep.asked = high, source
+            arrivals = self._arrivals(sweep.key)
+            arrivals.newer, arrivals.horizon = 0, number_of(int(now * 1000), 0)
+            self._due.set(sweep.key, now + LAG_S)
+            return None
+        if is_quiet and high - base != came - sweep.came:
+            return self._rest_of(sweep, base, high)
         if is_quiet:
             sweep.base, sweep.came = high, came
         return None
+
+    def _confirm(self, sweep: _Sweep, now: float) -> None:
+        """Read the log if it had more than has come of it by now."""
+        arrivals, base, high = self._arrivals(sweep.key), sweep.base or 0, sweep.high or 0
+        came = arrivals.came - arrivals.newer
+        arrivals.newer, arrivals.horizon = 0, MAX_NUMBER
+        source, sweep.high, sweep.asked = sweep.asked, None, None
+        if source is not None and high - base > came - sweep.came:
+            self._ask(sweep, source, self._rest_of(sweep, base, high))
+        else:
+            self._rest(sweep, now)
+
+    def _rest_of(self, sweep: _Sweep, base: int, high: int) -> Selection:
+        """Return what of a log is to be read."""
+        sweep.empty_pages = sweep.fetched = 0
+        return Selection(start=max(0, min(base, high), high - MAX_SWEPT))
 
     def _swept(
         self, sweep: _Sweep, sender: NodeId, asked: Selection, answer: Resent, now: float

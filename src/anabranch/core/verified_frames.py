@@ -22,6 +22,10 @@ class VerifiedFrames:
         self._young_bytes = 0
         self._old_bytes = 0
 
+    def __contains__(self, frame: bytes) -> bool:
+        """Tell whether a frame is remembered."""
+        return frame in self._young or frame in self._old
+
     def add(self, frame: bytes) -> None:
         """Remember a frame that was verified elsewhere; the older half is forgotten at times."""
         if self._young_bytes + len(frame) > MAX_BYTES // 2:
@@ -33,7 +37,7 @@ class VerifiedFrames:
 
     def check(self, head: FrameHead, frame: bytes) -> bool:
         """Tell whether a frame is its publisher's."""
-        if frame in self._young or frame in self._old:
+        if frame in self:
             return True
         if not self._verify(head.publisher, digest(frame), signature(frame)):
             return False

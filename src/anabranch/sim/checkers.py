@@ -12,9 +12,11 @@ from collections import Counter
 from anabranch.core import codec, frames
 from anabranch.core.errors import RemoteError
 from anabranch.core.ids import ChainKey, FrameHead, NodeId, PartKey, StreamPart, part_key, show
-from anabranch.core.machine import Outcome, Received
+from anabranch.core.machine import Notice, Outcome, Received
+from anabranch.core.messages import Control
 from anabranch.core.publishing import SENT
 from anabranch.overlays import OVERLAYS
+from anabranch.sim.calm_checker import CalmChecker
 from anabranch.sim.cluster import Cluster
 from anabranch.sim.network import Observer, SimNode
 
@@ -36,6 +38,7 @@ class Checker(Observer):
         self.outcomes: Counter[str] = Counter()
         self.strict_noise = False  # packets may still be under way to one who has just left
         self.received = 0
+        self.calm: CalmChecker | None = None  # of a run without faults
         self._cluster = cluster
         self._noiseless = OVERLAYS[overlay].noiseless
         self._members: dict[tuple[NodeId, PartKey], bool] = {}  # value: whether it subscribes
@@ -61,6 +64,8 @@ class Checker(Observer):
 
     def published(self, node: SimNode, head: FrameHead, frame: bytes, now: float) -> None:
         """Enter a frame into the books."""
+        if self.calm is not None:
+            self.calm.published(head, now)
         self.frames[head.chain, head.last] = (frame, now, node.id, head.part)
         for number in range(head.first, head.last + 1):
             self._numbered.setdefault((node.id, number), []).append((head.chain, head.last))
@@ -116,10 +121,38 @@ class Checker(Observer):
             self.complain(f"draft {outcome.ticket} has two outcomes")
         self._tickets[outcome.ticket] = None
 
+    # --- Of a run without faults ----------------------------------------------------------
+
+    def watch_calm(self) -> None:
+        """Let every repair be a violation, since nothing is lost in this run."""
+        self.calm = CalmChecker(self._cluster, self.complain)
+
+    def sent(self, node: SimNode, to: NodeId, message: Control) -> None:
+        """Show a control message to the checker of calm runs."""
+        if self.calm is not None:
+            self.calm.sent(node.id, to, message)
+
+    def forwarded(self, node: SimNode, peers: list[NodeId], head: FrameHead) -> None:
+        """Show it a frame that leaves."""
+        if self.calm is not None:
+            self.calm.forwarded(node.id, peers, head)
+
+    def verified(self, node: NodeId, publisher: NodeId, digest: bytes, signature: bytes) -> None:
+        """Show it a signature that is verified."""
+        if self.calm is not None:
+            self.calm.verified(node, publisher, digest, signature)
+
+    def noticed(self, node: SimNode, notice: Notice, now: float) -> None:
+        """Show it a notice."""
+        if self.calm is not None:
+            self.calm.noticed(node.id, notice)
+
     # --- What is asked at the end ---------------------------------------------------------
 
     def bounds(self) -> None:
         """Hold every bounded table of every machine against its bound."""
+        if self.calm is not None:
+            self.calm.look(self._cluster.sim.now)
         for node in [*self._cluster.peers, *self._cluster.trackers]:
             if node.alive:
                 for name, (size, bound) in node.machine.sizes().items():

@@ -134,6 +134,19 @@ class Cluster:
     def _verify(self) -> Verify:
         return KnownKeys().verify if self._real_keys else self._cheap.verify
 
+    def _verify_for(self, node: NodeId) -> Verify:
+        """Return what a node verifies signatures with, shown to the observer of a close watch."""
+        verify, sim = self._verify(), self.sim
+        if not sim.watches_closely:
+            return verify
+
+        def verify_and_show(publisher: NodeId, digest: bytes, signature: bytes) -> bool:
+            if sim.observer is not None:
+                sim.observer.verified(node, publisher, digest, signature)
+            return verify(publisher, digest, signature)
+
+        return verify_and_show
+
     def _rng(self, node: NodeId) -> random.Random:
         """Every life of a node has randomness of its own."""
         self._lives[node] = life = self._lives.get(node, 0) + 1
@@ -151,7 +164,7 @@ class Cluster:
             reachability = Reachability(address, is_given=True, trackers=lambda: trackers)
         peer = Peer(
             self._signers[node],
-            self._verify(),
+            self._verify_for(node),
             self._directory,
             OVERLAYS,
             rng,

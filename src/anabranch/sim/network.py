@@ -24,6 +24,7 @@ from anabranch.core.machine import (
     Receipt,
     Received,
 )
+from anabranch.core.messages import Control
 from anabranch.sim.disks import Disk
 
 HIGH_MARK_S = 0.25  # a lane with more than this much waiting is congested,
@@ -159,6 +160,17 @@ class Observer:
 
     def noticed(self, node: SimNode, notice: Notice, now: float) -> None:
         """A node has something to say to its operator."""
+
+    # The rest is shown only in runs that are watched closely.
+
+    def sent(self, node: SimNode, to: NodeId, message: Control) -> None:
+        """A node sent a control message over a link that stands."""
+
+    def forwarded(self, node: SimNode, peers: list[NodeId], head: FrameHead) -> None:
+        """A node sent a frame to some neighbours."""
+
+    def verified(self, node: NodeId, publisher: NodeId, digest: bytes, signature: bytes) -> None:
+        """A node verified a signature."""
 
 
 class Application:

@@ -157,3 +157,27 @@ def random_storage_scenario(seed: int, most_nodes: int = 10) -> Scenario:
         storage=storage,
         copies=rng.randint(0, storage),
     )
+
+
+def random_calm_scenario(seed: int, most_nodes: int = 16) -> Scenario:
+    """Draw a network in which nothing goes wrong, so that nothing may be repaired either."""
+    rng = random.Random(f"{seed}/calm options")
+    nodes, storage = rng.randint(3, most_nodes), rng.choice([0, 1, 2, 3, 3, 3, 5])
+    return Scenario(
+        name=f"random-calm-{seed}",
+        nodes=nodes,
+        parts=rng.choice([1, 1, 2]),
+        trackers=rng.choice([1, 1, 2]),
+        degree=rng.choice([2, 3, 4, 4, 5]),
+        across_ms=round(rng.uniform(1, 150), 3),
+        join_over_s=round(rng.uniform(0, 3), 3),
+        run_for_s=round(rng.uniform(10, 30), 3),
+        settle_for_s=30.0,
+        publishers=rng.randint(1, min(nodes, 4)),
+        subscribers=rng.choice([0, 0, max(1, nodes // 2)]),
+        messages_per_s=round(rng.uniform(1, 10), 3),
+        messages_at_once=rng.choice([1, 1, 1, 5, 20]),
+        message_bytes=rng.choice([10, 40, 308]),
+        storage=storage,
+        copies=rng.randint(0, storage),
+    )

@@ -150,6 +150,13 @@ def check(scenario: Scenario, underlays: Mapping[str, MakeUnderlay] | None = Non
     return s
 
 
+def is_calm(scenario: Scenario) -> bool:
+    """Tell whether nothing goes wrong in a scenario."""
+    s = scenario
+    kills = s.crash_at_s or s.tracker_crash_at_s
+    return s.faults == Faults() and not (s.byzantine or s.lying_trackers or kills)
+
+
 class Run:
     """One run of a scenario."""
 
@@ -166,23 +173,25 @@ class Run:
         self._rng = random.Random(f"{seed}/scenario")
         underlay = underlays[scenario.underlay](scenario, random.Random(f"{seed}/underlay"))
         self.sim = Simulator(underlay, seed, recorder)
+        self.sim.watches_closely = is_calm(scenario) and not scenario.registry
         self.cluster = self._build()
         if recorder is not None:
             for part in self.cluster.parts:
                 recorder.name_part(part)
         self.checker, self.administration = self._watch_over()
+        if self.sim.watches_closely:
+            self.checker.watch_calm()
         self.sim.observer = self.checker
         self.mishaps = Mishaps(self.cluster, self.checker, scenario.faults, self._rng)
         self.lost_at_unbroken = 0
         self._progress = progress
         self._ticket = 0
-        self._calm = scenario.faults == Faults() and not scenario.byzantine
         self._all_honest = not scenario.byzantine and not scenario.lying_trackers
 
     def go(self) -> "Run":
         """Run all four phases."""
         s = self.scenario
-        self.checker.strict_noise = self._calm
+        self.checker.strict_noise = s.faults == Faults() and not s.byzantine
         self._join()
         self._pass(s.join_over_s + 4.0)
         until = self.sim.now + s.run_for_s

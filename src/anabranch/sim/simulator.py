@@ -87,6 +87,7 @@ class Simulator:
         self.sent_frames = 0
         self.faults = NO_FAULTS
         self.observer: Observer | None = None
+        self.watches_closely = False  # shows the observer every message and every signature
         self.application = Application()
         self._links = Links(self, underlay, recorder, processing_s)
         self.inboxes = Inboxes(self, self._links)
@@ -313,6 +314,8 @@ class Simulator:
             else:
                 self._transmit(lane, event)
         self.sent_frames += len(sent)
+        if self.watches_closely and self.observer is not None:
+            self.observer.forwarded(node, sent, forward.head)
         if recorder is not None and event is not None:
             recorder.sent(now, node.id, sent, forward.head, len(event.data))
 
@@ -328,6 +331,8 @@ class Simulator:
         lane = node.lanes.get(to)
         if lane is None:
             return
+        if self.watches_closely and self.observer is not None:
+            self.observer.sent(node, to, message)
         if self._recorder is not None and type(message) is Instruction:
             told = sorted([c.node for c in message.connect] + list(message.accept))
             self._recorder.instruction(self.now, node.id, to, message.part, message.counter, told)

@@ -6,7 +6,6 @@ from types import MappingProxyType
 
 import msgspec
 
-from anabranch.core.identity import KnownKeys, Verify
 from anabranch.core.ids import NodeId, StreamPart
 from anabranch.core.machine import Close, Draft, Machine, Open, Subscribe
 from anabranch.core.messages.storage import Selection
@@ -127,7 +126,7 @@ class StoredCluster(Cluster):
             self.sim.tell(node, Subscribe(part, reads=False, plain=False))
 
     def _peer(self, node: NodeId) -> Machine:
-        rng, verify = self._rng(node), self._verify()
+        rng, verify = self._rng(node), self._verify_for(node)
         peer = Peer(
             self._signers[node],
             verify,
@@ -142,8 +141,7 @@ class StoredCluster(Cluster):
         return BYZANTINE[kind](peer, rng, self.disguised) if kind else peer
 
     def _storage(self, node: NodeId) -> Machine:
-        rng, signer = self._rng(node), self._signers[node]
-        verify: Verify = KnownKeys().verify if self._real_keys else self._cheap.verify
+        rng, signer, verify = self._rng(node), self._signers[node], self._verify_for(node)
         known = self.sim.nodes.get(node)
         states = known.disk.logs.states() if known is not None else []
 
