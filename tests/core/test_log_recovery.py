@@ -7,16 +7,27 @@ import pytest
 from anabranch.core.log_marks import Notary
 from anabranch.core.log_recovery import ASK_S, QUIET_S
 from anabranch.core.machine import LossAccepted, Notice
-from anabranch.core.messages import AskRank, Fetch, Lead, Ranked, Vote, Voted
+from anabranch.core.messages import (
+    AskEntries,
+    AskRank,
+    Entries,
+    Fetch,
+    Lead,
+    Ranked,
+    Vote,
+    Voted,
+)
 from anabranch.core.messages.registry import NO_HASH
-from anabranch.core.messages.storage import Mark
+from anabranch.core.messages.storage import Mark, Selection
 from anabranch.core.store import (
     AcceptLoss,
     Adopt,
     Copy,
     Doubt,
+    HashAt,
     Loss,
     Owe,
+    Page,
     Promise,
     Settle,
 )
@@ -229,6 +240,29 @@ def test_single_storage_node_that_forgot_gives_no_offsets_until_its_loss_is_acce
     assert notices == ["loss-accepted"]
     desk.wait(2.0), desk.settle(), desk.wait(2.0), desk.settle()
     assert (desk.state.length, desk.state.losses, desk.status.lost) == (5, (loss,), None)
+
+
+def test_node_that_claims_more_than_it_gives_keeps_nobody_from_copying() -> None:
+    boast = told(99, log_epoch=9)
+    source = filled(10)
+    whole = [row.entry for row in source.find(Page(PART, Selection(), 10, 1 << 30)).placed]
+    [end] = [s.hash for s in source.states()]
+    honest = Ranked(PART, 1, 1, 0, 10, end, True)
+    desk = Desk(store=filled(10, kept=4), answers=False)
+    assert desk.state.length == 4
+    for _ in range(40):
+        for effect in [*desk.wait(0.5), *desk.settle()]:
+            message = getattr(effect, "message", None)
+            if type(message) is AskRank:
+                desk.hear(effect.to, boast if effect.to == ONE else honest)
+            if type(message) is AskEntries and effect.to == TWO:
+                at = message.start
+                hashed = source.find(HashAt(PART, at)).hash
+                some = tuple(whole[at : at + 2])
+                desk.hear(TWO, Entries(message.ticket, PART, at, hashed, some))
+            desk.settle()
+    assert desk.state.length == 10
+    assert desk.status.lost is None
 
 
 def test_loss_is_not_accepted_while_another_node_has_more() -> None:

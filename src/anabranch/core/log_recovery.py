@@ -32,9 +32,9 @@ from anabranch.core.log_comparison import Comparison, read_heads
 from anabranch.core.log_following import MAX_LENGTH, CheckPage, End, Staged
 from anabranch.core.log_marks import Marks
 from anabranch.core.log_standing import MAX_LEAP, Standing
-from anabranch.core.machine import Effect, Notice, Send
+from anabranch.core.machine import Effect, Notice, Send, Sizes
 from anabranch.core.messages import AskEntries, AskRank, Entries, Fetched, Ranked
-from anabranch.core.messages.storage import MAX_EPOCH, MAX_NUMBER, Entry
+from anabranch.core.messages.storage import MAX_EPOCH, MAX_MARKS, MAX_NUMBER, Entry
 from anabranch.core.storage_disk import Look
 from anabranch.core.store import (
     NOBODY,
@@ -59,6 +59,8 @@ ASK_S = 1.5  # how long a node that has started waits for those that are not lin
 ANSWER_S = 5.0  # how long for those that are linked, and do not answer
 AGAIN_S = 0.5  # after a question without an answer
 ENTRIES_S = 1.0  # how long entries are waited for
+FAILED_S = 3.0  # how long a node is left alone that did not give what it has
+MAX_FAILURES = 3  # after which its claim does not count
 QUIET_S = 5.0  # how long a node that was restored waits at least; candidates give up before
 POLL_S = 2.0  # how often the others are asked while nobody has more
 FIRST_TICKET = 1 << 40  # those of repairs (storage_repair.py) are lower
@@ -103,7 +105,8 @@ class Recovery:
         self._since: float | None = None  # the others are asked
         self._told: dict[NodeId, Ranked] = {}
         self._asked_at: dict[NodeId, float] = {}
-        self._failed: dict[NodeId, None] = {}  # of no use, until they are asked again
+        self._failed: dict[NodeId, float] = {}  # of no use, until then
+        self._failures: dict[NodeId, int] = {}  # how often, one after the other
         self._copying: _Copying | None = None
         self._staged: Staged | None = None
         self._is_saving = False
@@ -125,6 +128,18 @@ class Recovery:
             self._for_record.append(Doubt(self._standing.part))
         return self._ask_all(now)
 
+    def change_members(self) -> None:
+        """Forget what was learned of nodes that store the stream no more."""
+        members = self._standing.members
+        self._told = {node: told for node, told in self._told.items() if node in members}
+        self._asked_at = {node: at for node, at in self._asked_at.items() if node in members}
+        self._failures = {node: n for node, n in self._failures.items() if node in members}
+
+    def sizes(self) -> Sizes:
+        """Return the tables with their bounds."""
+        known = max(len(self._told), len(self._asked_at), len(self._failures))
+        return {"storage nodes asked for their ranks": (known, MAX_MARKS)}
+
     def stop(self) -> None:
         """Ask nobody any more."""
         self._copying = self._staged = self.at = None
@@ -139,7 +154,6 @@ class Recovery:
         return self._ask(peer, now)
 
     def _ask_all(self, now: float) -> list[Effect]:
-        self._failed = {}
         return [effect for node in self._standing.fellows for effect in self._ask(node, now)]
 
     def _ask(self, node: NodeId, now: float) -> list[Effect]:
@@ -172,7 +186,6 @@ class Recovery:
             self._marks.take((answer.mark,))
             self._remember(answer.mark.epoch, answer.mark.length)
         self._told[sender] = answer
-        self._told = {node: to for node, to in self._told.items() if node in standing.members}
         return self._go_on(now)
 
     def _remember(self, epoch: int, length: int) -> None:
@@ -254,13 +267,11 @@ class Recovery:
         """Ask again where there was no answer; while something lacks, ask all again."""
         self.at = None
         standing, copying = self._standing, self._copying
+        self._failed = {node: until for node, until in self._failed.items() if until > now}
         if copying is not None and now >= copying.asked_at + ENTRIES_S:
-            self._failed[copying.source] = None
-            self._copying = None
+            self._fail(copying, now)
         effects: list[Effect] = []
         wait_s = POLL_S if standing.is_recovering else AGAIN_S
-        if standing.is_recovering and self._copying is None:
-            self._failed = {}
         for node in standing.fellows:
             due_at = self._asked_at.get(node, 0.0) + wait_s
             if not standing.is_recovering and node in self._told:
@@ -330,6 +341,8 @@ class Recovery:
             return
         is_early = len(standing.members) > 1 and now < self._since + QUIET_S
         is_unknown = any(node not in self._told for node in standing.fellows)
+        # One that is busy is asked again; one that claims what it does not have decides nothing.
+        is_unknown |= any(self._failures.get(node, 0) < MAX_FAILURES for node in self._failed)
         lost = self.lost
         if is_early or is_unknown or lost is None:
             return
@@ -411,6 +424,7 @@ class Recovery:
         if not page.entries or not self._check(page, heads):
             return self._give_up(copying, now)
         copying.asked_at = now
+        self._failures.pop(copying.source, None)
         if (page.offset, page.hash) == self._end:
             self._stage(page.entries, heads, self._end, [])
             return []
@@ -424,9 +438,14 @@ class Recovery:
 
     def _give_up(self, copying: _Copying, now: float) -> list[Effect]:
         """Leave a node alone that is of no use, until all are asked again."""
-        self._failed[copying.source] = None
-        self._copying = None
+        self._fail(copying, now)
         return self._go_on(now)
+
+    def _fail(self, copying: _Copying, now: float) -> None:
+        source = copying.source
+        self._failed[source] = now + FAILED_S
+        self._failures[source] = self._failures.get(source, 0) + 1
+        self._copying = None
 
     def _compare(
         self, copying: _Copying, comparison: Comparison, end: End, now: float

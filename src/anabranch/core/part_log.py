@@ -217,6 +217,7 @@ class PartLog:
             standing.primary = None
         standing.disagrees = {node: None for node in standing.disagrees if node in members}
         self._leading.change_members()
+        self.recovery.change_members()
         self._leading.settle()
         return self._after(self.recovery.start(now), now)
 
@@ -563,6 +564,7 @@ class PartLog:
             "marks of storage nodes": (len(self._marks), MAX_MARKS),
             **self.order.sizes(),
             **self.asks.sizes(),
+            **self.recovery.sizes(),
         }
 
 

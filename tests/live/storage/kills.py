@@ -20,7 +20,7 @@ def append_and_kill(path: Path, seed: int, rng: Random) -> list[tuple[int, str]]
     child = subprocess.Popen(
         [sys.executable, str(TESTS / "live/storage/appender.py"), str(path), str(seed)],
         stdout=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": str(TESTS)},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])},
         text=True,
     )
     assert child.stdout is not None
