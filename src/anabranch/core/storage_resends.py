@@ -198,5 +198,6 @@ def _lacks_end(wanted: Selection, answer: Answer, log: PartLog, now: float) -> b
     standing = log.standing
     is_end = answer.following is None or wanted.last > 0
     if not wanted.by_number:
-        return is_end and wanted.end > standing.high and standing.is_unsure(now)
+        is_page = wanted.start < MAX_NUMBER  # and no question for the length of the log
+        return is_page and is_end and wanted.end > standing.high and standing.is_unsure(now)
     return is_end and wanted.upto == MAX_NUMBER and standing.is_behind(now)
