@@ -38,6 +38,7 @@ soak: $(STAMP) ## many seeds, a minute at full load, long fuzzing, mutants (SEED
 	$(RUN) tests/soak.py --trust --seeds $(SEEDS)
 	$(RUN) tests/soak.py --storage --seeds $(SEEDS)
 	$(RUN) tests/soak_storage.py
+	$(RUN) tests/soak_damage.py
 	$(RUN) tests/soak_spark.py
 	$(RUN) tests/soak_live.py
 	$(RUN) tests/fuzz/fuzz_codec.py --seconds $(FUZZ_SECONDS)

@@ -26,6 +26,7 @@ from anabranch.core.messages.data import (
     Body,
     Item,
 )
+from anabranch.core.messages.storage import Entry, Holding
 from anabranch.live.transports.batches import COVERED_BYTES, MAX_MESSAGE_BYTES
 from anabranch.sim.cluster import Cluster
 from anabranch.sim.network import Plane
@@ -187,7 +188,8 @@ def wire_page() -> str:
     page += "".join(message_table(kind) for kind in (Hello, Welcome, Proof, Ready))
     page += "\n## Control messages\n"
     page += "".join(
-        message_table(kind) for kind in (*Control.__args__, Contact, ChainHead, StreamPart)
+        message_table(kind)
+        for kind in (*Control.__args__, Contact, ChainHead, StreamPart, Entry, Holding)
     )
     page += REGISTRY
     kinds = (Genesis, Change, *Action.__args__, TrackerEntry)
@@ -198,11 +200,11 @@ def wire_page() -> str:
 def security_page(page: str) -> str:
     """Write the table of attacks anew, and leave the rest of the page as it is."""
     sys.path.insert(0, str(DOCS.parent / "tests"))
-    from mutants.table import SECURITY
+    from mutants.table import ATTACKS as MUTANTS
 
     at = page.index(ATTACKS) + len(ATTACKS)
     rows, before = "", ""
-    for mutant in SECURITY:
+    for mutant in MUTANTS:
         row = mutant.row
         assert row is not None
         who = f"**{row.who}**" if row.who != before else ""

@@ -25,7 +25,7 @@ from anabranch.core.machine import (
     Send,
 )
 from anabranch.core.messages import Contact, Resend, Resent
-from anabranch.core.messages.storage import MAX_NUMBER, PAGE_BYTES, FrameName, Selection
+from anabranch.core.messages.storage import LATE, MAX_NUMBER, PAGE_BYTES, FrameName, Selection
 from anabranch.core.parts import Parts
 from anabranch.core.reader import Reader
 from anabranch.core.store import Order, Page
@@ -156,10 +156,10 @@ class ReadingWorld:
         assert self.held == set()
         assert {name: size for name, (size, _) in self.reader.sizes().items() if size} == {}
 
-    def keep(self, *frames_: bytes) -> None:
+    def keep(self, *frames_: bytes, marks: tuple[int, ...] = ()) -> None:
         """Let the storage nodes have frames, in this order."""
         self.kept += frames_
-        self.store.write([Order(PART, 1, 0, frames_)])
+        self.store.write([Order(PART, 1, 0, frames_, marks)])
 
     def damage(self, place: int, *frames_: bytes) -> None:
         """Let frames be damaged on the disk of one storage node."""
@@ -297,6 +297,7 @@ class ReadingWorld:
             high,
             "",
             answer.missing,
+            tuple(p.offset or 0 for p in answer.placed if p.entry.mark == LATE),
         )
 
     def _check(self) -> None:

@@ -16,7 +16,7 @@ from anabranch.core.registry import Permission, StreamState
 from anabranch.core.registry_view import Registry
 from anabranch.core.storage import LogStatus, Storage
 from anabranch.core.storage_comparison import StoreRetention
-from anabranch.core.store import LogState, LogWrite, Page, StoreError
+from anabranch.core.store import ChainsIn, HeldIn, LogState, LogWrite, Page, StoreError
 from anabranch.sim.stores import MemoryStore
 from machines import KEYS, NODES, PART, SIGNERS, START
 
@@ -100,12 +100,14 @@ class Desk:
         links: bool = True,
         keep_s: float | None = None,
         answers: bool = True,
+        restored: bool = False,
     ) -> None:
         """Without `answers` nobody says how the logs of the others stand."""
         self.now = START
         self.answers = answers
         self.keep_s = keep_s
         self.place = place
+        self.knows_chains = True  # what is looked up about chains is found at once
         self.store = store or MemoryStore()
         self.registry = StoredRegistry()
         self.registry.name(range(size))
@@ -116,6 +118,7 @@ class Desk:
         self.neighbours: list[NodeId] = []  # in the overlay of the part
         self.others = [NODES[other] for other in range(size) if other != place]
         self.machine = self._start()
+        self.machine.is_restored = restored
         self.first = self.learn()
         for other in self.others if links else ():
             self.link(other)
@@ -133,8 +136,14 @@ class Desk:
     def _do(self, effects: list[Effect]) -> list[Effect]:
         """Set aside what is for the disk; return the rest."""
         self.writes += [effect for effect in effects if type(effect) is Write]
-        self.finds += [effect for effect in effects if type(effect) is Find]
-        return [effect for effect in effects if type(effect) not in (Write, Find)]
+        finds = [effect for effect in effects if type(effect) is Find]
+        rest = [effect for effect in effects if type(effect) not in (Write, Find)]
+        for find in finds:
+            if self.knows_chains and type(find.query) in (ChainsIn, HeldIn):
+                rest += self.tell(Found(find.token, self.store.find(find.query)))
+            else:
+                self.finds.append(find)
+        return rest
 
     def learn(self, chain: str = PART.stream) -> list[Effect]:
         """Let the node do as the registry has it."""

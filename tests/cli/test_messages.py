@@ -31,7 +31,7 @@ from support.processes import child
 from support.waiting import limit
 
 KEYS = ["stream", "partition", "timestamp_ms", "sequence", "publisher", "chain", "content_type"]
-KEYS += ["content", "hops", "delay_ms", "missed", "gap"]
+KEYS += ["content", "hops", "delay_ms", "missed", "late", "gap"]
 CARRIERS = 2  # the nodes of the network that the tests share
 FLOOD = 20_000  # lines: more than a pipe, a printer and a mailbox hold
 

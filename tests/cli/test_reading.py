@@ -26,7 +26,7 @@ from cli.commands import (
 from support.waiting import limit
 
 KEYS = ["stream", "partition", "timestamp_ms", "sequence", "publisher", "chain", "content_type"]
-KEYS += ["content", "hops", "delay_ms", "missed", "gap"]
+KEYS += ["content", "hops", "delay_ms", "missed", "late", "gap"]
 CARRIERS = 2  # the nodes of the network that the tests share
 NOBODY = f"0x{'5' * 40}"  # a storage node that does not exist
 

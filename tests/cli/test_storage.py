@@ -122,6 +122,37 @@ def test_a_scrub_finds_damage_and_a_resend_names_what_nobody_has(
         answer("network", "remove-storage", node)
 
 
+def test_accept_loss_lets_a_single_node_go_on_after_its_disk_has_forgotten(
+    owner_key: str, tmp_path: Path
+) -> None:
+    data = tmp_path / "kept"
+    options = ("--data", str(data), "--owner-key", owner_key)
+    with started("storage", *options, "--json") as storage:
+        node = next_line(storage)["node"]
+        named = ("--storage", node, "--public", "subscribe")
+        stream = answer("stream", "create", "s/forgotten", *named)["id"]
+        assert "nothing of" in refusal("storage", "accept-loss", stream, "--data", str(data))
+        lines = "".join(f'"{n:>500}"\n' for n in range(40))
+        for _ in range(3):
+            assert run("publish", stream, "--stored", "1", stdin=lines)[0] == 0
+        storage.kill()
+        storage.wait()
+    try:
+        ahead = data / "logs.sqlite-wal"
+        with ahead.open("r+b") as file:
+            file.truncate(ahead.stat().st_size // 2)
+        text = refusal("storage", "accept-loss", stream, "--data", str(data))
+        assert "no storage node runs" in text
+        with own_storage(*options):
+            [row] = answers("storage", "accept-loss", stream, "--data", str(data))
+            assert (row["event"], row["stream"], row["end"]) == ("accepted", stream, 120)
+            assert 0 <= row["start"] < 120
+            assert "nothing of" in refusal("storage", "accept-loss", stream, "--data", str(data))
+            assert run("publish", stream, "--stored", "1", stdin="1\n")[0] == 0
+    finally:
+        answer("network", "remove-storage", node)
+
+
 def test_a_scrub_of_what_is_no_storage_node_is_refused(tmp_path: Path) -> None:
     text = refusal("storage", "scrub", "--data", str(tmp_path))
     assert "not the folder of a storage node" in text

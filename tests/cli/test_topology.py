@@ -24,7 +24,15 @@ PART_KEYS = ["stream", "partition", "nodes", "topology", "prediction"]
 STREAM_KEYS = ["stream", "partition", "nodes", "links", "published_per_s", "delivered_per_s"]
 STREAM_KEYS += ["unstored", "delay_p50_ms", "delay_p99_ms"]
 NODE_KEYS = {"node", "parts", "published_per_s", "delivered_per_s", "duplicates_per_s", "dropped"}
-NODE_KEYS |= {"dialable", "missed", "unstored", "cpu_percent", "delay_p50_ms", "delay_p99_ms"}
+NODE_KEYS |= {
+    "dialable",
+    "registry_age_s",
+    "missed",
+    "unstored",
+    "cpu_percent",
+    "delay_p50_ms",
+    "delay_p99_ms",
+}
 
 pytestmark = pytest.mark.usefixtures("network")
 

@@ -17,6 +17,7 @@ from anabranch.core.ids import ChainKey, NodeId, StreamPart, chain_key, number_o
 from anabranch.core.machine import Draft
 from anabranch.core.messages.registry import NO_HASH
 from anabranch.core.messages.storage import (
+    LATE,
     MAX_NUMBER,
     MAX_PAGE_FRAMES,
     Entry,
@@ -25,13 +26,18 @@ from anabranch.core.messages.storage import (
 )
 from anabranch.core.store import (
     NOBODY,
+    UNKNOWN,
     Adopt,
     Answer,
+    ChainEnd,
+    ChainsIn,
     Copy,
     Delete,
     DivergedError,
     Fill,
     HashAt,
+    HeldFrame,
+    HeldIn,
     Keep,
     LogQuery,
     LogState,
@@ -125,8 +131,49 @@ def test_a_frame_is_held_until_it_has_its_place(store: Store) -> None:
     [after], [(part, placed)] = write(store, Order(PART, 1, 9, (third, first)))
     assert (part, [row.entry.frame for row in placed]) == (PART, [third, first])
     assert (after.held, after.length) == (1, peek(third).count + peek(first).count)
-    assert write(store, OrderHeld(PART, 1, 9, 10))[0][0].held == 0
+    write(store, OrderHeld(PART, 1, 9, (name_of(first), name_of(POOL[5]))))
+    assert state(store).held == 1, "what is placed already, or not there, is left out"
+    assert write(store, OrderHeld(PART, 1, 9, (name_of(second),)))[0][0].held == 0
     assert [row.entry.frame for row in page(store).placed] == [third, first, second]
+
+
+def test_chain_end_is_its_newest_placed_number_and_the_held_frames_above_it(store: Store) -> None:
+    chain = CHAINS[0]
+    rows = [make(chain, number_of(10 * at, 0)) for at in range(1, 7)]
+    newest = peek(rows[3]).last
+    write(store, Order(PART, 1, 9, (rows[0], rows[3], rows[2]), (0, 5, LATE)))
+    write(store, Keep(PART, (rows[5], rows[1], rows[4]), 40))
+    held = tuple(HeldFrame(peek(row).previous, peek(row).last, 40) for row in rows[4:])
+    unknown = store.find(ChainsIn(PART, ((CHAINS[2], UNKNOWN), (chain, UNKNOWN)), 9))
+    assert unknown.chains == (ChainEnd(), ChainEnd(newest, held))
+    known = store.find(ChainsIn(PART, ((chain, peek(rows[4]).last), (chain, newest)), 1))
+    assert known.chains == (
+        ChainEnd(peek(rows[4]).last, held[1:]),
+        ChainEnd(newest, held[:1], True),
+    )
+    names = [frames.name(row) for row in (rows[1], rows[4], rows[5])]
+    assert store.find(HeldIn(PART, b"", 2)).names == (tuple(names[:2]),)
+    assert store.find(HeldIn(PART, names[1], 2)).names == (tuple(names[2:]),)
+    write(store, Truncate(PART, 1))
+    assert store.find(ChainsIn(PART, ((chain, UNKNOWN),), 9)).chains[0].newest == peek(rows[0]).last
+
+
+def test_marks_stay_with_their_entries_and_are_hashed(store: Store) -> None:
+    rows = [make(CHAINS[0], number_of(10 * at, 0)) for at in range(1, 5)]
+    write(store, Order(PART, 1, 9, tuple(rows[:2]), (7, LATE)), Keep(PART, tuple(rows[2:]), 1))
+    write(store, OrderHeld(PART, 1, 9, (name_of(rows[3]), name_of(rows[2])), (3, LATE)))
+    entries = [row.entry for row in page(store).placed]
+    assert [entry.mark for entry in entries] == [7, LATE, 3, LATE]
+    hashed = NO_HASH
+    for offset, entry in enumerate(entries):
+        assert hash_after(hashed, offset, entry) != hash_after(
+            hashed, offset, msgspec.structs.replace(entry, mark=0)
+        )
+        hashed = hash_after(hashed, offset, entry)
+    assert state(store).hash == hashed
+    write(store, Truncate(PART, 0))
+    held = page(store, by_number=True).placed
+    assert [row.entry.mark for row in held] == [0, 0, 0, 0], "a held frame has no mark"
 
 
 def test_names_are_found_by_their_numbers_whether_placed_or_held(store: Store) -> None:
@@ -288,12 +335,14 @@ def attempt(store: SqliteLogStore | MemoryStore, batches: Sequence[Sequence[LogW
 some_frames = st.lists(st.sampled_from(POOL), max_size=6)
 parts = st.sampled_from((PART, OTHER))
 small = st.integers(1, 5)
+some_marks = st.sampled_from((0, 0, LATE, 1, MAX_NUMBER))
 
 
 def draw_copy(data: st.DataObject, part: StreamPart, offset: int) -> Copy:
     """Draw what a primary could send, be it right or wrong."""
     epoch = data.draw(small)
-    return Copy(part, offset, tuple(Entry(epoch, 3, frame) for frame in data.draw(some_frames)))
+    rows = [Entry(epoch, 3, frame, data.draw(some_marks)) for frame in data.draw(some_frames)]
+    return Copy(part, offset, tuple(rows))
 
 
 def draw_batch(pair: Pair, data: st.DataObject) -> list[LogWrite]:
@@ -316,11 +365,13 @@ def draw_write(pair: Pair, data: st.DataObject) -> LogWrite:
     if kind is Keep:
         return Keep(part, tuple(data.draw(some_frames)), number)
     if kind is Order:
-        return Order(part, number, number * 7, tuple(data.draw(some_frames)))
+        chosen = tuple(data.draw(some_frames))
+        return Order(part, number, number * 7, chosen, draw_marks(data, len(chosen)))
     if kind is Copy:
         return draw_copy(data, part, now.length)
     if kind is OrderHeld:
-        return OrderHeld(part, number, number * 5, number)
+        names = tuple(map(name_of, data.draw(some_frames)))
+        return OrderHeld(part, number, number * 5, names, draw_marks(data, len(names)))
     if kind is Truncate:
         return Truncate(part, data.draw(st.sampled_from(pair.boundaries(part))))
     if kind is Restart:
@@ -332,6 +383,16 @@ def draw_write(pair: Pair, data: st.DataObject) -> LogWrite:
     if kind is Settle:
         return Settle(part, data.draw(st.integers(0, now.length)))
     return Delete(part)
+
+
+def draw_marks(data: st.DataObject, count: int) -> tuple[int, ...]:
+    marks = st.lists(some_marks, min_size=count, max_size=count)
+    return tuple(data.draw(st.one_of(st.just([]), marks)))
+
+
+def name_of(frame: bytes) -> FrameName:
+    head = peek(frame)
+    return FrameName(head.chain, head.last)
 
 
 def draw_selection(data: st.DataObject) -> Selection:
@@ -360,6 +421,14 @@ def compare(pair: Pair, data: st.DataObject) -> None:
     spans = data.draw(st.lists(st.tuples(numbers, numbers, st.integers(0, 20)), max_size=3))
     names = NamesIn(part, tuple(spans))
     assert pair.disk.find(names) == pair.memory.find(names)
+    known = st.sampled_from([UNKNOWN, *sorted({peek(frame).last for frame in POOL})])
+    chains = tuple((chain, data.draw(known)) for chain in data.draw(st.permutations(CHAINS)))
+    ends = ChainsIn(part, chains, data.draw(small))
+    assert pair.disk.find(ends) == pair.memory.find(ends)
+    held = HeldIn(
+        part, data.draw(st.sampled_from([b"", *map(frames.name, POOL)])), data.draw(small)
+    )
+    assert pair.disk.find(held) == pair.memory.find(held)
     for _ in range(3):
         size = data.draw(st.sampled_from([1, 500, LARGE]))
         limit = data.draw(st.sampled_from([MAX_NUMBER, state(pair.memory, part).high]))

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anabranch.core import congestion as module
 from anabranch.core.congestion import (
     CUT_AFTER_S,
     DRAIN_SHARE,
@@ -28,7 +29,7 @@ EMPTY = {
     "outbox frames": 0,
     "outbox bytes": 0,
     "paused links": 0,
-    "links that asked for pauses": 0,
+    "neighbours that asked for pauses": 0,
     "upstreams": 0,
     "neighbours told": 0,
 }
@@ -203,7 +204,7 @@ def test_pause_of_a_full_link_ends_and_its_frames_still_wait() -> None:
     congestion.keep_back(forward(1, A))
     assert congestion.resumed(START + 1) == []
     assert congestion.writable(A) == [forward(1, A)]
-    assert sizes(congestion) == EMPTY | {"links that asked for pauses": 1}
+    assert sizes(congestion) == EMPTY | {"neighbours that asked for pauses": 1}
 
 
 def test_writable_link_that_is_paused_still_keeps_frames() -> None:
@@ -215,11 +216,14 @@ def test_writable_link_that_is_paused_still_keeps_frames() -> None:
     assert congestion.resumed(START + 1) == [forward(1, A)]
 
 
-def test_pauses_of_a_link_that_is_gone_are_forgotten() -> None:
+def test_frames_and_pauses_of_a_link_that_is_gone_end_and_its_budget_is_remembered() -> None:
     congestion = paused(FEW)
     congestion.keep_back(forward(1, A))
     assert congestion.gone(A, "link-down") == [Dropped(forward(1).head, "link-down", A)]
-    assert (congestion.wakeup_at, sizes(congestion)) == (None, EMPTY)
+    assert (congestion.wakeup_at, sizes(congestion)) == (
+        None,
+        EMPTY | {"neighbours that asked for pauses": 1},
+    )
 
 
 def paused_share(neighbours: int, for_s: float = 100.0) -> float:
@@ -237,7 +241,28 @@ def paused_share(neighbours: int, for_s: float = 100.0) -> float:
 def test_pauses_among_few_neighbours_take_a_share_of_the_time() -> None:
     for neighbours in range(1, FEW):
         assert paused_share(neighbours) <= PAUSE_SHARE + 0.01
-    assert paused_share(FEW) == 1.0
+    assert paused_share(FEW, CUT_AFTER_S) == 1.0
+    assert paused_share(FEW) < 0.35  # it has asked for too much, and is bounded for a while
+
+
+def test_pauses_among_few_neighbours_take_no_more_if_the_link_ends_again_and_again() -> None:
+    congestion, blocked = Congestion(), 0
+    for step in range(100_000):
+        now = START + step / 1_000
+        congestion.pause(A, KEY, 1.0, 1, now)
+        congestion.resumed(now)
+        blocked += A in congestion.outboxes
+        if step % 100 == 99:
+            congestion.gone(A, "lost")
+    assert blocked / 100_000 <= PAUSE_SHARE + 0.01
+
+
+def test_neighbours_that_asked_for_pauses_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_PAUSES", 3)
+    congestion = Congestion()
+    for number in range(10):
+        congestion.pause(NodeId(number.to_bytes(20)), KEY, 0.1, FEW, START)
+    assert congestion.sizes()["neighbours that asked for pauses"] == (3, 3)
 
 
 def test_pause_ends_when_half_of_the_outbox_is_taken() -> None:

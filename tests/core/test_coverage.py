@@ -1,7 +1,7 @@
 """Offsets that have come, and those that have not."""
 
-from anabranch.core.coverage import Coverage
-from anabranch.core.messages.storage import Selection
+from anabranch.core.coverage import Coverage, in_all
+from anabranch.core.messages.storage import Selection, Span
 
 
 def test_a_range_that_came_whole_lacks_nothing() -> None:
@@ -33,3 +33,10 @@ def test_where_not_all_was_wanted_nothing_is_counted() -> None:
         coverage = Coverage(wanted)
         coverage.take(9, 1)
         assert coverage.ended(20) == ""
+
+
+def test_in_all_has_the_offsets_that_every_list_has() -> None:
+    one, two = [Span(0, 5), Span(8, 12), Span(20, 21)], [Span(3, 10), Span(20, 30)]
+    assert in_all([one, two]) == in_all([two, one]) == [Span(3, 5), Span(8, 10), Span(20, 21)]
+    assert in_all([one]) == one
+    assert in_all([one, two, []]) == in_all([]) == []

@@ -48,16 +48,25 @@ class Desk:
         return effects
 
 
+def dial(node: NodeId, address: str) -> DialCheck:
+    """Return the check of a node that is seen at HOST."""
+    return DialCheck(node, address, HOST, True)
+
+
+def of_dials(effects: list[Effect]) -> list[DialCheck]:
+    return [effect for effect in effects if isinstance(effect, DialCheck)]
+
+
 def told(node: NodeId, address: str, dialable: bool, host: str = HOST) -> Effect:
     return Send(node, Seen(host, address, dialable))
 
 
 def test_address_that_a_node_names_is_dialled_and_a_success_is_told_at_once() -> None:
     desk = Desk()
-    assert desk.come(A, ADDRESS) == [DialCheck(A, ADDRESS)]
+    assert desk.come(A, ADDRESS) == [dial(A, ADDRESS)]
     assert desk.answer(A, ADDRESS, True) == [told(A, ADDRESS, True)]
     assert desk.wait(CHECK_AGAIN_S - 1) == []
-    assert desk.wait(1) == [DialCheck(A, ADDRESS)]
+    assert desk.wait(1) == [dial(A, ADDRESS)]
 
 
 def test_failures_are_told_after_the_same_time_however_fast_they_were() -> None:
@@ -103,7 +112,7 @@ def test_dials_under_way_are_bounded_and_a_lost_answer_does_not_block_them() -> 
     begun = [effect for node in nodes for effect in desk.come(node, ADDRESS)]
     assert len(begun) == MAX_UNDER_WAY
     assert desk.wait(FORGET_AFTER_S - 2) == []
-    assert DialCheck(nodes[-1], ADDRESS) in desk.wait(4)
+    assert dial(nodes[-1], ADDRESS) in desk.wait(4)
 
 
 def test_failed_dial_of_another_node_lets_a_node_be_checked_again() -> None:
@@ -112,7 +121,7 @@ def test_failed_dial_of_another_node_lets_a_node_be_checked_again() -> None:
     desk.answer(A, ADDRESS, True)
     desk.wait(EVERY_S + 1)
     desk.checks.doubt(A, desk.now)
-    assert desk.wait(0) == [DialCheck(A, ADDRESS)]
+    assert desk.wait(0) == [dial(A, ADDRESS)]
     desk.checks.doubt(A, desk.now)
     assert desk.answer(A, ADDRESS, False) == []
     assert desk.wait(FAILED_AFTER_S) == [told(A, ADDRESS, False)]
@@ -145,7 +154,29 @@ def test_address_that_the_tracker_must_not_dial_is_not_dialled(address: str) -> 
 
 @pytest.mark.parametrize("host", ["192.168.1.5", "10.9.9.9", "127.0.0.1", ""])
 def test_node_inside_may_name_an_internal_address(host: str) -> None:
-    assert Desk().come(A, HOME, host) == [DialCheck(A, HOME)]
+    assert Desk().come(A, HOME, host) == [DialCheck(A, HOME, host, False)]
+
+
+def test_node_behind_a_proxy_may_not_name_an_internal_address() -> None:
+    desk = Desk(proxies=("10.0.0.2",))
+    assert desk.come(A, HOME, "10.0.0.2") == []
+    assert desk.wait(FAILED_AFTER_S) == [told(A, HOME, False, host="")]
+    assert desk.come(B, ADDRESS, "10.0.0.2") == [DialCheck(B, ADDRESS, "", True)]
+
+
+def test_host_that_nodes_elsewhere_name_is_dialled_at_a_bounded_rate_and_serves_its_own() -> None:
+    desk, dials = Desk(), list[DialCheck]()
+    victim = "203.1.113.80"
+    for number in range(4 * int(HOST_BURST)):
+        host = f"93.184.{number // 200}.{number % 200}"
+        begun = desk.come(NodeId(number.to_bytes(20)), f"ws://{victim}:{number + 1}", host)
+        for check in of_dials(begun):
+            desk.answer(check.peer, check.address, False)
+            dials.append(check)
+    assert len(dials) == HOST_BURST
+    assert len(of_dials(desk.wait(10))) <= 11
+    own = f"ws://{victim}:7700"
+    assert of_dials(desk.come(A, own, victim)) == [DialCheck(A, own, victim, True)]
 
 
 def test_host_of_a_proxy_is_not_told() -> None:

@@ -14,6 +14,7 @@ from anabranch.core.store import (
     AcceptLoss,
     Adopt,
     Copy,
+    Doubt,
     Loss,
     Owe,
     Promise,
@@ -402,6 +403,40 @@ def test_restored_node_is_whole_when_it_has_what_a_majority_of_the_others_has() 
     world.check_end()
     assert world.status(1).lost is None
     assert not world.state(1).is_restored
+
+
+def test_restored_node_without_a_log_that_others_may_know_asks_them_first() -> None:
+    desk = Desk(links=False, answers=False, restored=True)
+    assert Doubt(PART) in desk.written
+    desk.settle()
+    for node in (ONE, TWO):
+        desk.link(node)
+    vote = Vote(PART, 1, 0, 0, True)
+    desk.wait(QUIET_S + 1)
+    assert granted([*desk.hear(ONE, vote), *desk.settle()]) == [False]
+    assert desk.state.is_restored, "also after another start"
+    for node in (ONE, TWO):
+        desk.hear(node, Ranked(PART, 0, 0, 0, 0, NO_HASH, True))
+    desk.settle()
+    assert not desk.state.is_restored
+    assert granted([*desk.hear(ONE, vote), *desk.settle()]) == [True]
+
+
+def test_restored_single_storage_node_waits_for_its_loss_to_be_accepted() -> None:
+    store = filled(10)
+    store.require_recovery()
+    desk = Desk(size=1, store=store)
+    desk.wait(30.0), desk.settle()
+    assert desk.status.primary is None
+    desk.tell(LossAccepted(PART.stream))
+    desk.settle(), desk.wait(3.0), desk.settle()
+    assert (desk.status.primary, desk.status.length, desk.status.lost) == (ME, 10, None)
+
+
+def test_new_stream_of_a_restored_single_storage_node_begins_at_once() -> None:
+    desk = Desk(size=1, restored=True)
+    desk.settle(), desk.wait(1.0), desk.settle()
+    assert desk.status.primary == ME
 
 
 # --- Storms ---------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.core.changes import SetPermission
+from anabranch.core.changes import EditStream, SetPermission
 from anabranch.core.errors import RemoteError
 from anabranch.core.ids import StreamPart
 from anabranch.core.machine import Effect, Learned, Notice, Send
@@ -68,6 +68,17 @@ def test_revocation_shown_by_a_neighbour_is_told_to_the_others() -> None:
     assert words[-1] == (FAR, announced(near))
     [(to, page)] = sent(ChainPage, reading.hear(FAR, ReadChain(7, STREAM, 0, b"h" * 32)))
     assert (to, page.height, page.head) == (FAR, 3, near.history.head)
+
+
+def test_demand_of_confirmation_shown_by_a_neighbour_counts() -> None:
+    reading, near = alone()
+    near.add(EditStream(confirm_within_s=3_600))
+    hear(reading, near)
+    assert reading.reader.permits(PART, ANN.node, reading.now)
+    effects = reading.wait(3_601)
+    assert not reading.reader.permits(PART, ANN.node, reading.now)
+    assert [notice.kind for notice in of(Notice, effects)].count("registry-too-old") == 1
+    assert Learned(STREAM, 2) in effects  # every decision is made anew
 
 
 def test_many_revocations_in_a_row_all_count() -> None:

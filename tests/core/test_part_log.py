@@ -230,6 +230,7 @@ def test_what_was_held_gets_a_place_first_and_what_comes_meanwhile_goes_in_one_w
     assert [type(write) for write in desk.written] == [Keep]
     desk.save()
     epoch = leading(store=desk.store)
+    epoch.save()
     assert epoch.log == frames[:1]
     epoch.take(*frames[1:])
     assert [write.frames for write in epoch.written if type(write) is Order] == [tuple(frames[1:2])]

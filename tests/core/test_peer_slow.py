@@ -6,6 +6,7 @@ from anabranch.core.changes import Right
 from anabranch.core.congestion import CUT_AFTER_S, PAUSE_MS
 from anabranch.core.identity import Signer
 from anabranch.core.ids import NodeId, StreamPart
+from anabranch.core.links import BAN_FOR_S
 from anabranch.core.machine import (
     Congested,
     Connect,
@@ -156,7 +157,7 @@ def test_publisher_whose_one_neighbour_complains_keeps_nine_tenths_of_its_rate()
     assert number >= 0.9 * 100 / 0.01
 
 
-def test_neighbour_that_always_complains_is_cut_and_dialled_again() -> None:
+def test_neighbour_that_always_complains_is_cut_and_not_dialled_before_it_is_replaced() -> None:
     hand, chain, effects = relay(), Chain(PUBLISHER), list[Effect]()
     hand(Writable(SLOW))
     while not of(Disconnect, effects):
@@ -166,7 +167,42 @@ def test_neighbour_that_always_complains_is_cut_and_dialled_again() -> None:
         effects = hand.wait(0.5)
     assert of(Disconnect, effects) == [Disconnect(SLOW, "link-slow")]
     assert hand.machine.neighbours(PART) == (UP, QUICK, STUCK)
-    assert Connect(SLOW) in effects + hand.wait(1)
+    effects = hand.wait(BAN_FOR_S - 1)
+    assert Connect(SLOW) not in effects
+    assert Connect(SLOW) in hand.wait(2)
+
+
+def test_publisher_whose_neighbours_all_complain_keeps_one_and_nine_tenths_of_its_rate() -> None:
+    hand = peer({PART: plain_settings(UP, SLOW, QUICK)})
+    hand(Subscribe(PART))
+    hand.link(UP, SLOW, QUICK)
+    cut = []
+    while hand.now < START + 20:
+        for node in hand.machine.neighbours(PART):
+            hand.hear(node, SlowDown(PART, MAX_PAUSE_MS))
+        cut += of(Disconnect, hand.wait(0.05))
+    assert [ended.reason for ended in cut] == ["link-slow"] * 2
+    (kept,) = hand.machine.neighbours(PART)
+    number, since = 0, hand.now
+    while hand.now < since + 50:
+        hand.hear(kept, SlowDown(PART, MAX_PAUSE_MS))
+        number += 1
+        made = of(Published, hand(Publish(PART, drafts(number))))
+        while not made:  # it rests
+            made = of(Published, hand.wait(0.001))
+        got(hand, kept, made[-1])
+        hand.wait(0.01)
+    assert number >= 0.9 * 50 / 0.01
+
+
+def test_neighbour_that_was_cut_for_complaining_is_refused_when_it_dials() -> None:
+    hand, effects = relay(), list[Effect]()
+    hand(Writable(SLOW))
+    while not of(Disconnect, effects):
+        hand.hear(SLOW, SlowDown(PART, MAX_PAUSE_MS))
+        effects = hand.wait(0.5)
+    hand(LinkDown(SLOW, "closed"))
+    assert Disconnect(SLOW, "banned") in hand.link(SLOW)
 
 
 def test_at_the_publisher_drafts_wait_and_then_leave_together() -> None:

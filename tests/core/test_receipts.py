@@ -178,7 +178,11 @@ NAMES = st.builds(
     st.integers(0, MAX_NUMBER),
 )
 HOLDINGS = st.builds(
-    Holding, NAMES, st.integers(0, MAX_NUMBER), st.binary(min_size=32, max_size=32)
+    Holding,
+    NAMES,
+    st.integers(0, MAX_NUMBER),
+    st.binary(min_size=32, max_size=32),
+    st.booleans(),
 )
 SAID = st.tuples(
     st.sampled_from((NET, b"m" * 32, NET[:-1])),
@@ -197,6 +201,19 @@ def test_what_is_signed_of_one_partition_holds_for_no_other() -> None:
     held = (holding(Chain(ME).frame()),)
     parts = [stream_part(PART.stream, partition) for partition in range(3)]
     assert len({signed_bytes(NET, part, held) for part in parts}) == 3
+
+
+def test_receipt_signs_whether_the_frame_is_late() -> None:
+    desk = Desk()
+    frame = desk.publish((7, 1))
+    held = msgspec.structs.replace(holding(frame), late=True)
+    word = Acknowledged(PART, (held,), SIGNERS[1].sign(signed_bytes(NET, PART, (held,))))
+    false = msgspec.structs.replace(word, holdings=(holding(frame),))
+    with pytest.raises(RemoteError, match="not signed"):
+        check_receipt(NET, PART, KEYS.verify, NODES[1], false)
+    check_receipt(NET, PART, KEYS.verify, NODES[1], word)
+    [receipt] = of(Receipt, desk.receipts.receive(NODES[1], word, desk.now))
+    assert receipt.late
 
 
 def test_a_receipt_can_be_checked_later() -> None:

@@ -32,10 +32,28 @@ def test_if_something_else_is_stored_under_these_numbers_that_is_said_and_costs_
     given(desk, frame, (1, 1), (2, 2))
     desk.link(*KEEPERS)
     desk.say(1, frame, digest=bytes(32))
+    desk.say(1, frame, digest=bytes(32))
+    assert (desk.receipt(1), desk.receipt(2)) == (None, None), "one of them could sign falsely"
+    assert desk.receipts.unstored.messages == 1
+    desk.say(3, frame, digest=bytes(32))
+    assert desk.receipts.unstored.messages == 0
     receipts = [desk.receipt(1), desk.receipt(2)]
     assert [receipt and receipt.problem for receipt in receipts] == [OTHERWISE, OTHERWISE]
     assert leftovers_of(desk) == {}
     desk.say(2, frame)  # nobody waits for this word any more
+
+
+def test_a_given_frame_that_one_storage_node_denies_is_stored_when_a_majority_signs() -> None:
+    desk = Desk()
+    frame = desk.chain.frame(b"mine")
+    given(desk, frame, (1, 2))
+    desk.link(*KEEPERS)
+    desk.say(1, frame, digest=bytes(32))
+    desk.say(2, frame)
+    assert desk.receipts.unstored.messages == 1
+    desk.say(3, frame)
+    assert said(desk.receipt(1)) == [2, 3]
+    assert (desk.receipts.unstored.messages, desk.receipts.unstored.stored) == (0, 1)
 
 
 def leftovers_of(desk: Desk) -> dict[str, int]:

@@ -11,6 +11,7 @@ from anabranch.core import subscription
 from anabranch.core.frames import peek
 from anabranch.core.machine import Deliver, HistoryEnded, Missed, PageEnded
 from anabranch.core.messages import Resend, Resent
+from anabranch.core.messages.storage import LATE as LATE_IN_LOG
 from anabranch.core.messages.storage import Selection
 from anabranch.core.replay import NO_STORAGE, NONSENSE
 from anabranch.core.resends import DOWN, LATE
@@ -52,6 +53,22 @@ def read(frames: list[bytes], history: Selection, page_bytes: int = 500) -> Appl
     assert app.ended == [""]
     world.end()
     return app
+
+
+@pytest.mark.parametrize("by_number", [False, True])
+@pytest.mark.parametrize("page_bytes", [1, 100_000])
+def test_frame_that_is_late_in_the_log_is_delivered_as_late(
+    by_number: bool, page_bytes: int
+) -> None:
+    first, second, third = past(3, chains=1)
+    world = ReadingWorld(GOOD, page_bytes=page_bytes)
+    world.keep(first, third, second, marks=(0, peek(first).last + 1, LATE_IN_LOG))
+    app = world.open(history=Selection(by_number=by_number), live=False)
+    world.run(LONG_S)
+    assert app.ended == [""]
+    late = {each.head.last: each.late for each in of(Deliver, world.effects)}
+    assert late == {peek(first).last: False, peek(second).last: True, peek(third).last: False}
+    world.end()
 
 
 @pytest.mark.parametrize("by_number", [False, True])

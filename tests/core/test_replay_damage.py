@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from anabranch.core.frames import peek
 from anabranch.core.messages.storage import Selection
 from machines import SIGNERS, START, Chain
-from reading_world import DEAD, GOOD, SILENT, Application, ReadingWorld, numbers_of
+from reading_world import DEAD, FORGES, GOOD, SILENT, Application, ReadingWorld, numbers_of
 
 LONG_S = 90.0
 SELECTIONS = [
@@ -127,6 +127,49 @@ def test_a_node_that_claims_damage_where_there_is_none_hides_nothing() -> None:
         world.run(LONG_S)
         assert (app.ended, app.lost) == ([""], [])
         world.close()
+
+
+def test_by_time_pages_are_joined_where_each_node_lacks_something_else() -> None:
+    frames = past(30)
+    for page_bytes in (1, 700, 100_000):
+        world = ReadingWorld(GOOD, GOOD, GOOD, page_bytes=page_bytes)
+        world.keep(*frames)
+        for place in range(3):
+            world.damage(place, *frames[place::3])
+        app = read(world, Selection(by_number=True))
+        assert (app.ended, app.lost) == ([""], [])
+        assert app.numbers == numbers_of(*frames)
+
+
+def test_by_time_a_node_that_claims_damage_and_forges_hides_nothing_of_joined_pages() -> None:
+    frames = past(30)
+    world = ReadingWorld(GOOD, FORGES, GOOD, page_bytes=700)
+    world.keep(*frames)
+    for place, at in ((0, 4), (1, 9), (2, 14)):
+        world.damage(place, frames[at])
+    app = read(world, Selection(by_number=True))
+    assert set(numbers_of(*frames)) == set(app.numbers)
+
+
+@settings(max_examples=40)
+@given(data=st.data())
+def test_by_time_every_message_comes_unless_all_nodes_lack_it(data: st.DataObject) -> None:
+    frames = past(data.draw(st.integers(1, 25)))
+    nodes = data.draw(st.integers(1, 3))
+    page_bytes = data.draw(st.sampled_from([1, 500, 3_000]))
+    world = ReadingWorld(*[GOOD] * nodes, page_bytes=page_bytes, seed=data.draw(st.integers(0, 9)))
+    world.keep(*frames)
+    places = st.sets(st.sampled_from(range(len(frames))))
+    lost = [data.draw(places) for _ in range(nodes)]
+    for place, those in enumerate(lost):
+        world.damage(place, *[frames[at] for at in sorted(those)])
+    app = read(world, Selection(by_number=True))
+    everywhere = set.intersection(*lost)
+    kept = [frame for at, frame in enumerate(frames) if at not in everywhere]
+    assert sorted(app.numbers) == numbers_of(*kept)
+    named = {offset for low, high in app.lost for offset in range(low, high)}
+    assert named == {n for at in everywhere for n in range(*span_of(frames, at))}
+    assert bool(app.ended[0]) == bool(everywhere)
 
 
 @settings(max_examples=40)

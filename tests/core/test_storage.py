@@ -2,6 +2,7 @@
 
 import pytest
 
+from anabranch.core.chain_order import WAIT_S
 from anabranch.core.changes import CreateStream, Right
 from anabranch.core.errors import RemoteError
 from anabranch.core.ids import StreamPart
@@ -261,6 +262,9 @@ def test_a_forgery_after_a_good_frame_does_not_stop_the_log() -> None:
     with pytest.raises(RemoteError, match="forged"):
         desk.hear(PUBLISHERS[0].node, Hand(PART, (good, forged(bad))))
     desk.take(later)
+    desk.settle()
+    assert desk.log == [], "its chain waits for what is missing"
+    desk.wait(WAIT_S)
     desk.settle()
     assert desk.log == [later]
 

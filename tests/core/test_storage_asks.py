@@ -21,6 +21,7 @@ from anabranch.core.messages.registry import NO_HASH
 from anabranch.core.messages.storage import Entry, FrameName, Holding
 from anabranch.core.receipts import signed_bytes
 from anabranch.core.storage_asks import ASKED_FOR_S, MAX_ASKED, MAX_ASKED_PER_PEER
+from anabranch.core.store import Missing
 from machines import KEYS, NODES, PART, SIGNERS, START, Chain, beyond, sent
 from storage_desk import NET, PUBLISHERS, READER, STRANGER, Desk, name_of
 
@@ -184,6 +185,16 @@ def test_frames_on_the_disk_or_on_the_way_to_it_are_not_named_as_lacking() -> No
     names = tuple(map(name_of, (placed, coming, lacked)))
     desk.hear(PUBLISHER, AskStored(PART, names))
     assert sent(LackingNames, desk.look()) == [(PUBLISHER, LackingNames(PART, names[2:]))]
+
+
+def test_a_frame_that_may_lie_in_a_hole_is_not_named_as_lacking() -> None:
+    for storage_nodes, may_lie in ((3, True), (1, False)):
+        desk = Desk(storage_nodes)
+        desk.machine._logs[PART].lacks((Missing(0, 4, 0, int(START * 1000) - 5_000),))
+        old, new = (name_of(Chain(PUBLISHERS[0]).frame(at=START - age)) for age in (6, 4))
+        desk.hear(PUBLISHER, AskStored(PART, (old, new)))
+        lacking = (new,) if may_lie else (old, new)
+        assert sent(LackingNames, desk.look()) == [(PUBLISHER, LackingNames(PART, lacking))]
 
 
 def test_no_frame_is_named_as_lacking_while_the_disk_fails() -> None:

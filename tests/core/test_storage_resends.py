@@ -3,6 +3,7 @@
 import pytest
 
 from anabranch.core.changes import PUBLIC, Right
+from anabranch.core.ids import number_of
 from anabranch.core.log_standing import FIND_S
 from anabranch.core.machine import Effect
 from anabranch.core.messages import Fetch, Lead, Resend, Resent, Voted
@@ -10,7 +11,7 @@ from anabranch.core.messages.registry import NO_HASH
 from anabranch.core.messages.storage import MAX_NUMBER, Selection
 from anabranch.core.storage_resends import BUSY, MAX_PAGES, MAX_PAGES_PER_PEER
 from anabranch.core.store import Order, Settle
-from machines import NODES, OTHER, PART, Chain, beyond, sent
+from machines import NODES, OTHER, PART, START, Chain, beyond, sent
 from storage_desk import PUBLISHERS, READER, STRANGER, Desk
 from storage_logs import Log, entries
 
@@ -75,7 +76,19 @@ def test_gaps_are_filled_from_what_is_only_held_while_there_is_no_primary() -> N
     assert ask(desk, READER, ALL) == Resent(7, (), (), None, 0, 0)
 
 
-@pytest.mark.parametrize("to_the_end", [BY_NUMBER, Selection(last=1, by_number=True)])
+UNTIL_NOW = number_of(int(START * 1000) + 9_000, 0)
+
+
+@pytest.mark.parametrize(
+    "to_the_end",
+    [
+        BY_NUMBER,
+        Selection(last=1, by_number=True),
+        Selection(upto=UNTIL_NOW, by_number=True),
+        Selection(upto=UNTIL_NOW, whose=bytes(PUBLISHERS[0].node), by_number=True),
+        Selection(upto=UNTIL_NOW, last=1, by_number=True),
+    ],
+)
 def test_who_has_not_caught_up_sends_those_who_read_to_the_end_to_others(
     to_the_end: Selection,
 ) -> None:

@@ -106,7 +106,7 @@ def test_address_that_a_node_names_is_checked_and_the_result_told() -> None:
     field, _ = checking()
     field.hand(LinkUp(A, 0.1, "93.184.215.7"))
     address = "ws://93.184.215.7:1"
-    assert field.hand.hear(A, Listening(address)) == [DialCheck(A, address)]
+    assert field.hand.hear(A, Listening(address)) == [DialCheck(A, address, "93.184.215.7", True)]
     assert field.hand(DialChecked(A, address, True)) == [
         Send(A, Seen("93.184.215.7", address, True))
     ]

@@ -41,7 +41,7 @@ from anabranch.core.unstored import (
     WINDOW,
     Unstored,
 )
-from machines import KEYS, NODES, OTHER, PART, SIGNERS, of, peer, plain_settings
+from machines import KEYS, NODES, OTHER, PART, SIGNERS, Chain, of, peer, plain_settings
 from receipt_desk import KEEPERS, ME, NET, Desk, Listed, asked, last, messages
 
 
@@ -348,8 +348,9 @@ def test_a_notice_comes_after_five_seconds_and_when_everything_is_stored_again()
 # --- The data folder ------------------------------------------------------------------------
 
 
-def lasting(*kept: tuple[StreamPart, bytes]) -> Desk:
+def lasting(*frames: bytes) -> Desk:
     desk = Desk()
+    kept = [KeepFrame(PART, name(frame), frame) for frame in frames]
     desk.receipts = Receipts(NET, KEYS.verify, Listed(*KEEPERS), lasting=kept)
     desk.registry = desk.receipts._registry
     return desk
@@ -366,7 +367,7 @@ def test_frames_go_into_the_folder_and_out_of_it_once_they_are_stored() -> None:
 
 def test_frames_of_the_folder_are_offered_when_their_stream_is_known() -> None:
     frames = [Desk().publish() for _ in range(1)]
-    desk = lasting(*((PART, frame) for frame in frames))
+    desk = lasting(*frames)
     desk.registry.unknown.add(PART.stream)
     desk.done(desk.receipts.start(desk.now))
     desk.link(1)
@@ -377,6 +378,46 @@ def test_frames_of_the_folder_are_offered_when_their_stream_is_known() -> None:
     assert len(of(Hold, effects)) == 3
     assert asked(effects, 1) == last(*frames)
     assert handed(lacking(desk, 1, *frames), 1) == frames
+
+
+def test_frames_of_the_folder_are_handed_over_as_soon_as_a_storage_node_lacks_them() -> None:
+    frame = Desk().publish()
+    desk = lasting(frame)
+    desk.done(desk.receipts.start(desk.now) + desk.receipts.learned(PART.stream, desk.now))
+    assert not desk.receipts.unstored.is_linked
+    desk.link(1)
+    assert not desk.receipts.unstored.is_linked, "one of three"
+    desk.link(2)
+    assert desk.receipts.unstored.is_linked
+    assert handed(lacking(desk, 1, frame), 1) == [frame], "it is not on its way any more"
+
+
+def test_given_frames_of_the_folder_are_still_known_as_given() -> None:
+    frame = Desk().publish()
+    desk = Desk()
+    kept = KeepFrame(PART, name(frame), frame, is_given=True)
+    desk.receipts = Receipts(NET, KEYS.verify, desk.registry, lasting=[kept])
+    desk.done(desk.receipts.start(desk.now) + desk.receipts.learned(PART.stream, desk.now))
+    desk.link(*KEEPERS)
+    for place in (1, 2):  # another process published something else: no link is at fault
+        desk.say(place, frame, digest=bytes(32))
+    assert desk.receipts.unstored.messages == 0
+    assert of(ForgetFrames, desk.effects) == [ForgetFrames(PART, (name(frame),))]
+
+
+def test_a_given_frame_that_replaces_another_stays_in_the_folder() -> None:
+    desk = lasting()
+    old, new = (Chain(ME).frame(content, at=desk.now) for content in (b"old", b"new"))
+    assert name(old) == name(new)
+    for frame in (old, new):
+        desk.done(desk.receipts.published(PART, peek(frame), frame, (), desk.now, True))
+    folder = [each for each in desk.effects if type(each) in (KeepFrame, ForgetFrames)]
+    assert folder == [
+        KeepFrame(PART, name(old), old, is_given=True),
+        ForgetFrames(PART, (name(old),)),
+        KeepFrame(PART, name(new), new, is_given=True),
+    ]
+    assert list(desk.receipts.unstored.lasting()) == folder[-1:]
 
 
 def test_a_frame_that_no_neighbour_took_is_not_stored_later() -> None:

@@ -121,7 +121,7 @@ def test_clocks_that_differ_are_noticed(at: float, node_at: float) -> None:
 
 def test_estimates_wait_until_everybody_has_reported_anew() -> None:
     emulation = Emulation(Unit(Params((2,)), 2), Constant(1), lambda done: None)
-    known = {node: TrackedNode(1, "", (), heard_at=99.0) for node in emulation.ids}
+    known = {node: TrackedNode(1, "", node, (), heard_at=99.0) for node in emulation.ids}
     tracker = SimpleNamespace(nodes=lambda part: known)
     machine, driver = SimpleNamespace(tracker=tracker), SimpleNamespace(now=lambda: 100.0)
     emulation._tracker = SimpleNamespace(machine=machine, driver=driver)

@@ -14,6 +14,15 @@ def test_an_overlay_is_regular_when_both_ends_agree_and_no_slot_is_free() -> Non
     assert not is_regular({a: (b,), b: (a,), c: ()}, 2)
 
 
+def test_an_overlay_is_regular_when_only_slots_of_dishonest_nodes_are_empty() -> None:
+    a, b, c, d = (bytes([i]) * 20 for i in range(4))
+    line = {a: (b,), b: (a, c), c: (b, d), d: (c,)}
+    assert is_regular(line, 2, {b, c})
+    assert is_regular(line, 2, {a, b, c})
+    assert not is_regular(line, 2, {a, b, c, d})
+    assert not is_regular(line | {b: (a,), c: (d,)}, 2, {b, c})
+
+
 def test_time_to_learn_passes_after_the_overlay_has_settled() -> None:
     settled, learned = (
         grow(AWS16(12), 12, 4, "random-regular", "seed", learning_s=wait_s) for wait_s in (0, 30)

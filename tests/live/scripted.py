@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from anabranch.core.ids import NodeId
-from anabranch.core.machine import Effect, Event, Outcome, Sizes, Wakeup
+from anabranch.core.machine import DialCheck, Effect, Event, Outcome, Sizes, Wakeup
 from anabranch.live.driver import Driver
 from anabranch.live.observer import Observer
 from anabranch.live.transports import LinkOwner
@@ -128,8 +128,8 @@ class Wires:
     def dial(self, peer: NodeId, address: str) -> None:
         self.dialled.append((peer, address))
 
-    def check(self, peer: NodeId, address: str, done: Callable[[bool], None]) -> None:
-        self.checks.append((peer, address, done))
+    def check(self, check: DialCheck, done: Callable[[bool], None]) -> None:
+        self.checks.append((check.peer, check.address, done))
 
     def hasten(self) -> None:
         self._log.append("hastened")

@@ -50,5 +50,6 @@ def test_what_all_lack_is_named_at_the_end() -> None:
     with pytest.raises(HistoryLost, match="3 messages, at offsets 4 to 5, 39") as caught:
         read([[3, 4, 5, 39], [4, 5, 6, 39]])
     assert caught.value.lost == ((4, 6), (39, 40))
+    assert caught.value.partitions == {0: caught.value.lost}
     missing = {4, 5, 39}
     assert caught.value.offsets == [n for n in range(COUNT) if n not in missing]  # type: ignore[attr-defined]

@@ -22,6 +22,10 @@ async def stored(live: LiveNetwork, name: str) -> int:
             return len([message async for message in history])
 
 
+def is_linked_or_done(network: Network) -> bool:
+    return network.node._unstored.is_linked or not network.node.unstored()
+
+
 async def publish(stream: Stream, count: int) -> None:
     await asyncio.gather(*(stream.publish(number) for number in range(count)))
 
@@ -114,6 +118,43 @@ def test_after_one_full_wait_later_ones_are_short_until_one_succeeds(tmp_path: P
                 assert live.address.genesis not in leaving._away
 
     run(main())
+
+
+def test_a_short_wait_is_a_full_one_when_storage_nodes_are_linked_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with live_network(tmp_path, storage=1) as live, live.connect() as carrier:
+            stream = await carrier.create_stream("a", storage=1)
+            async with stream.subscribe():
+                await live.storage[0].stop()
+                folder = tmp_path / "data"
+                publisher = await live.connect(data=folder, close_wait_s=0.2).__aenter__()
+                await publish(await publisher.stream(stream.id), 1_500)
+                with pytest.raises(NotStored):
+                    await publisher.close()
+                assert leaving._away[live.address.genesis] is False
+                live.storage[0] = await live.start_storage(0)
+                again = await live.connect(data=folder, close_wait_s=30.0).__aenter__()
+                await eventually(lambda: is_linked_or_done(again), "there is a link")
+                await again.close()
+                assert live.address.genesis not in leaving._away
+                assert await stored(live, stream.id) == 1_500
+
+    run(main())
+
+
+def test_the_wait_stays_short_where_linked_storage_nodes_do_not_sign() -> None:
+    network = b"w" * 32
+    try:
+        assert leaving.close_wait_s(network, 10.0, False) == 10.0
+        leaving.note_wait(network, False, False)
+        assert leaving.close_wait_s(network, 10.0, False) == leaving.SHORT_WAIT_S
+        assert leaving.close_wait_s(network, 10.0, True) == 10.0
+        leaving.note_wait(network, False, True)
+        assert leaving.close_wait_s(network, 10.0, True) == leaving.SHORT_WAIT_S
+        leaving.note_wait(network, True, True)
+        assert leaving.close_wait_s(network, 10.0, False) == 10.0
+    finally:
+        leaving._away.pop(network, None)
 
 
 # --- The data folder ------------------------------------------------------------------------

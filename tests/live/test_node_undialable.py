@@ -101,3 +101,17 @@ def test_node_that_can_be_dialled_is_checked_without_a_word_to_its_operator(
             assert notices == []
 
     run(main())
+
+
+@pytest.mark.parametrize("address", ["ws://localhost:1", "ws://nowhere.invalid:1", "ws://[::1]:1"])
+def test_node_that_advertises_a_host_name_does_not_stop_its_tracker(
+    address: str, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        async with live_network(tmp_path) as live:
+            await live.join(advertise=address)
+            newcomer = await live.join()
+            assert await newcomer.create_stream("after")
+            assert not live.trackers[0].failed.is_set()
+
+    run(main())

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from anabranch import LocalError, Network, NotPublished, NotStored
+from anabranch.core.chain_order import WAIT_S
 from anabranch.core.ids import number_of
 from anabranch.live.keys import new_key
 from anabranch.live.numbered import Numbered
@@ -62,6 +63,30 @@ def test_our_own_messages_keep_their_chain(tmp_path: Path) -> None:
             given = await stream.publish_numbered(CHAIN, 0, messages(now(), b"x"))
             after = await stream.publish("after")
             assert before.chain == after.chain != given.id.chain == f"{CHAIN:016x}"
+
+    run(main())
+
+
+def test_message_that_is_stored_after_its_successor_is_late_wherever_it_is_seen(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with live_network(tmp_path, storage=2) as live:
+            owner = await live.join()
+            stream = await owner.create_stream("late", storage=2, public=["subscribe"])
+            first = now()
+            began = time.monotonic()
+            after = await stream.publish_numbered(CHAIN, first, messages(first + 1, b"second"), 2)
+            assert time.monotonic() > began + WAIT_S, "what is missing is waited for"
+            before = await stream.publish_numbered(CHAIN, 0, messages(first, b"first"), 2)
+            assert (after.offset, after.late, before.offset, before.late) == (0, False, 1, True)
+            async with stream.history(offsets=(0, None)) as past:
+                found = {message.content: message.late async for message in past}
+            assert found == {b"second": False, b"first": True}
+            batches = [batch async for batch in stream.batches()]
+            assert [late for each in batches for late in each["late"].to_pylist()] == [False, True]
+            frames = [batch async for batch in stream.batches(form="frames")]
+            assert [gap for each in frames for gap in each["gap"].to_pylist()] == [1, 0]
 
     run(main())
 

@@ -70,6 +70,7 @@ async def site(handler: Handler = say_hello, **limits: float) -> AsyncIterator[S
         await server.stop()
         assert not server.gates
         assert not server.waiting
+        assert not server.stalled
 
 
 async def ended(reader: asyncio.StreamReader) -> bytes:
@@ -133,6 +134,36 @@ def test_body_that_is_never_complete_is_refused() -> None:
             head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n1"
             reader, _ = await served.open(head)
             assert (await ended(reader)).startswith(b"HTTP/1.1 408")
+
+    run(main())
+
+
+def test_connections_whose_bodies_never_come_make_room_for_newcomers() -> None:
+    async def main() -> None:
+        async with site(connections=8, request_s=60) as served:
+            head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n1"
+            for _ in range(24):
+                await served.open(head)
+            await eventually(lambda: len(served.server.gates) == 8, "eight are admitted")
+            for _ in range(5):
+                assert await served.get() == (200, "hello")
+
+    run(main())
+
+
+def test_readers_that_read_nothing_make_room_for_newcomers() -> None:
+    async def main() -> None:
+        async def much(request: web.Request) -> web.StreamResponse:
+            return web.Response(body=bytes(64 << 20) if request.method == "POST" else b"hello")
+
+        async with site(much, connections=4, request_s=0.3, stall_s=60) as served:
+            for _ in range(4):
+                await served.open(b"POST / HTTP/1.1\r\nHost: a\r\n\r\n")
+            await eventually(lambda: len(served.server.stalled) == 4, "four do not read")
+            await asyncio.sleep(0.3)
+            for _ in range(2):
+                assert await served.get() == (200, "hello")
+            assert served.server.counts["evicted"] == 1
 
     run(main())
 

@@ -36,9 +36,10 @@ def look(rates: Rates, now: float, *reports: Json) -> tuple[Json, dict[str, Json
 
 
 def test_the_first_look_has_totals_and_no_rates() -> None:
-    first = report("a", delivered=50, dropped=2, missed=3, unstored=4)
+    first = report("a", delivered=50, dropped=2, missed=3, unstored=4, registry_age_s=80)
     stream, nodes = look(Rates(), 100.0, first)
     assert (stream["unstored"], nodes["a"]["unstored"]) == (4, 4)
+    assert nodes["a"]["registry_age_s"] == 80
     assert (stream["nodes"], stream["links"], stream["delivered_per_s"]) == (1, 1, 0.0)
     assert (nodes["a"]["dropped"], nodes["a"]["missed"]) == (2, 3)
     assert (nodes["a"]["delivered_per_s"], nodes["a"]["cpu_percent"]) == (0.0, 0.0)

@@ -8,7 +8,7 @@ import pytest
 
 from anabranch.core.ids import StreamPart
 from anabranch.core.machine import Deliver, HistoryEnded, Missed, PageEnded
-from anabranch.core.messages.storage import Selection
+from anabranch.core.messages.storage import Selection, Span
 from anabranch.live.errors import HistoryLost
 from anabranch.live.message import Gap
 from anabranch.live.subscription import Plan, Subscription
@@ -110,6 +110,41 @@ def test_a_history_that_is_not_complete_says_so_after_what_has_come() -> None:
             reader.subscription.put_end(HistoryEnded(1, "no storage node answered"))
             assert await reader.contents(1) == [b"a"]
             with pytest.raises(HistoryLost, match="no storage node answered"):
+                await reader.rest()
+
+    run(main)
+
+
+def test_what_is_lost_of_several_partitions_is_named_for_each() -> None:
+    parts = tuple(StreamPart(PART.stream, partition) for partition in range(3))
+
+    async def main() -> None:
+        reader = Past(Plan(True, PAST, live=False), tickets=parts)
+        async with reader.subscription as messages:
+            reader.subscription.put_end(HistoryEnded(3, "5 messages", (Span(1, 3), Span(7, 10))))
+            reader.subscription.put_end(HistoryEnded(1, "2 messages", (Span(1, 3),)))
+            messages.unreadable = 1
+            reader.subscription.put_end(HistoryEnded(2))
+            with pytest.raises(HistoryLost) as caught:
+                await reader.rest()
+            assert caught.value.partitions == {0: ((1, 3),), 2: ((1, 3), (7, 10))}
+            assert sorted(caught.value.lost) == [(1, 3), (1, 3), (7, 10)]
+            text = "partition 0: 2 messages; partition 2: 5 messages; some messages cannot be"
+            assert text in str(caught.value)
+
+    run(main)
+
+
+def test_the_same_problem_of_all_partitions_is_said_once() -> None:
+    async def main() -> None:
+        parts = (PART, StreamPart(PART.stream, 1))
+        reader = Past(Plan(True, PAST, live=False), tickets=parts)
+        async with reader.subscription:
+            for ticket in (1, 2):
+                reader.subscription.put_end(HistoryEnded(ticket, "busy"))
+            with pytest.raises(
+                HistoryLost, match="complete: its storage nodes have too much to do"
+            ):
                 await reader.rest()
 
     run(main)

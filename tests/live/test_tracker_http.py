@@ -43,9 +43,12 @@ def busy() -> Field:
         field.hand.hear(node, Status(PART, counter, peers, rtts, f"ws://node-{place}"))
     field.hand.hear(B, Status(OTHER, 0))
     field.hand.hear(
-        A, Report(PART, published=3, delivered=10, duplicates=20, dropped=1, unstored=4)
+        A,
+        Report(
+            PART, published=3, delivered=10, duplicates=20, dropped=1, unstored=4, registry_age_s=70
+        ),
     )
-    field.hand.hear(B, Report(PART, delivered=5, missed=2, delay_mean_us=900))
+    field.hand.hear(B, Report(PART, delivered=5, missed=2, delay_mean_us=900, registry_age_s=30))
     field.take([e for e in field.hand.wait(2.0) if type(e) is Send])
     return field
 
@@ -361,6 +364,7 @@ def test_prometheus_gets_figures_of_every_part() -> None:
     assert found["part_dropped_frames", PART.stream] == 1
     assert found["part_missed_messages", PART.stream] == 2
     assert found["part_unstored_messages", PART.stream] == 4
+    assert found["part_registry_age_seconds", PART.stream] == 70
     for what, count in field.hand.machine.counts.items():
         assert found["tracker_handled_total", what] == count
 

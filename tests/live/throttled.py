@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 
 from anabranch.core.ids import NodeId
+from anabranch.core.machine import DialCheck
 from anabranch.live.transports import Link, LinkOwner, Transport
 from anabranch.live.transports.batches import without
 
@@ -112,9 +113,9 @@ class ThrottledTransport:
         """Whether the operator named the address."""
         return self._below.is_address_given
 
-    def check(self, peer: NodeId, address: str, done: Callable[[bool], None]) -> None:
+    def check(self, check: DialCheck, done: Callable[[bool], None]) -> None:
         """Tell whether `peer` proves itself at an address."""
-        self._below.check(peer, address, done)
+        self._below.check(check, done)
 
     def hasten(self) -> None:
         """Let what is queued leave now."""

@@ -29,10 +29,10 @@ REGISTRY = (
     Mutant(
         "what no tracker confirms does not count",
         "anabranch.core.registry_reader:RegistryReader._counting",
-        "return self.stream(stream) if followed and now < followed.heard_at + MAX_AGE_S else None",
+        "return self.stream(stream) if followed and now < self._counts_until(followed) else None",
         "return self.stream(stream) if followed else None",
         (
-            "tests/core/test_registry_reader.py::test_what_nobody_confirms_for_an_hour_does_not_count",
+            "tests/core/test_registry_reader.py::test_right_that_has_to_be_confirmed_counts_until_then",
         ),
     ),
     Mutant(

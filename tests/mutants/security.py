@@ -7,11 +7,17 @@ prevents it as a mutant, and the test that fails without the rule. Then run `mak
 from mutants.mutation import Mutant, Row
 
 SOMEBODY_WITHOUT_RIGHTS = "Somebody without rights"
+SOMEBODY_ON_THE_PATH = "Somebody on the path of a link"
 SOMEBODY_WHOSE_RIGHT_HAS_ENDED = "Somebody whose right has ended"
 A_NEIGHBOUR = "A neighbour"
 A_TRACKER = "A tracker"
 A_STORAGE_NODE = "A storage node"
+A_STORAGE_NEIGHBOUR = "A neighbour of a storage node"
 WHO_ASKS_A_STORAGE_NODE = "Who asks a storage node"
+ATTACKERS = (  # in the order of the page
+    *(SOMEBODY_WITHOUT_RIGHTS, SOMEBODY_ON_THE_PATH, SOMEBODY_WHOSE_RIGHT_HAS_ENDED, A_NEIGHBOUR),
+    *(A_TRACKER, A_STORAGE_NODE, WHO_ASKS_A_STORAGE_NODE, A_STORAGE_NEIGHBOUR),
+)
 
 SECURITY = (
     Mutant(
@@ -109,8 +115,8 @@ SECURITY = (
     Mutant(
         "the acceptor checks the dialler",
         "anabranch.core.handshake:Accepting.admit",
-        "if not verify(hello.node, signed, proof.signature):",
-        "if not signed:",
+        "if not verify(hello.node, digest(_DIALLER, hello, *self._ours), proof.signature):",
+        "if not hello:",
         ("tests/scenarios/test_attack_publishing.py::test_a_stolen_name_of_a_node",),
         row=Row(
             SOMEBODY_WITHOUT_RIGHTS, "opens a link in another node's name", "the link does not open"
@@ -118,9 +124,9 @@ SECURITY = (
     ),
     Mutant(
         "connections of an address are bounded",
-        "anabranch.live.transports.limits:Admission.admit",
-        "if entry.tokens < 1 or entry.pending >= limits.pending_per_address:",
-        "if entry.tokens < 1:",
+        "anabranch.live.transports.limits:Admission._has_room",
+        "return entry.pending < limits.pending_per_address or evict(place)",
+        "return bool(evict)",
         ("tests/scenarios/test_attack_nodes.py::test_floods_of_handshakes",),
         row=Row(
             SOMEBODY_WITHOUT_RIGHTS,
@@ -229,17 +235,15 @@ SECURITY = (
         ),
     ),
     Mutant(
-        "who is removed concurrently grants nothing",
+        "changes of who is removed concurrently come to nothing",
         "anabranch.core.resolution:Rivals.rob",
         "return bool(taken or self.taken_from(PUBLIC) & entry.of_everybody)",
         "return bool(self.taken_from(PUBLIC) & entry.of_everybody)",
-        (
-            "tests/scenarios/test_attack_trackers.py::test_a_removed_administrator_with_a_tracker_for_an_accomplice",
-        ),
+        ("tests/core/test_resolution.py::test_who_is_removed_deletes_nothing",),
         row=Row(
             SOMEBODY_WHOSE_RIGHT_HAS_ENDED,
-            "was an administrator, and has a tracker for an accomplice: pretends to have granted something before its removal",
-            "the grant comes to nothing, since the removal is concurrent with it; it can take rights from others so, never from the owner",
+            "was an administrator, and has a tracker for an accomplice: pretends to have granted something, or deleted the stream, before its removal",
+            "that comes to nothing, since the removal is concurrent with it; it can take rights from others so, never from the owner",
         ),
     ),
     Mutant(
@@ -320,9 +324,9 @@ SECURITY = (
     ),
     Mutant(
         "a link counts if both ends report it",
-        "anabranch.core.tracked:TrackedPart.take_over",
-        "reports_it = other is not None and node in other.reported",
-        "reports_it = other is not None",
+        "anabranch.core.tracked:TrackedPart.is_reported",
+        "return b in self.nodes[a].reported and a in self.nodes[b].reported",
+        "return b in self.nodes[a].reported",
         (
             "tests/core/test_tracker_lies.py::test_a_link_that_only_one_end_reports_is_not_taken_over",
         ),
@@ -474,7 +478,7 @@ SECURITY = (
     ),
     Mutant(
         "receipts are signed by the storage node",
-        "anabranch.core.receipts:Receipts.receive",
+        "anabranch.core.receipts:Receipts._acknowledged",
         "check_receipt(self._network, part, self._verify, sender, message)",
         "assert self._verify",
         ("tests/core/test_receipts.py::test_a_false_word_costs_the_link_and_counts_for_nothing",),
@@ -494,6 +498,143 @@ SECURITY = (
             A_STORAGE_NODE,
             "reads a private stream",
             "it keeps what it cannot open: it has no key, and none is given to it",
+        ),
+    ),
+    Mutant(
+        "a reader asks others for what one storage node lacks",
+        "anabranch.core.replay:Replay._lacks",
+        "if all(each.node in self._lackers or self._is_absent(each, now) for each in keepers):",
+        "if keepers:",
+        (
+            "tests/core/test_replay_damage.py::test_a_node_that_claims_damage_where_there_is_none_hides_nothing",
+        ),
+        row=Row(
+            A_STORAGE_NODE,
+            "claims that a part of the log is damaged",
+            "the others are asked; only what nobody sends is reported as lost",
+        ),
+    ),
+    Mutant(
+        "what fills a hole leads to the hash behind it",
+        "anabranch.live.storage.holes:fill",
+        "is_wrong = end == hole.end and reached != hash_at(database, log, hole.end)",
+        "is_wrong = False",
+        ("tests/live/storage/test_damage.py::test_wrong_entries_do_not_stay",),
+        row=Row(
+            A_STORAGE_NODE,
+            "sends false entries to one that repairs its log",
+            "each frame's signature is checked, and the hash behind the hole proves the places; else all are dropped",
+        ),
+    ),
+    Mutant(
+        "a publisher forgets a frame when a majority has signed",
+        "anabranch.core.unstored:UnstoredFrames._count",
+        "if sum(1 for node in kept.marks if node in state.nodes) >= state.majority:",
+        "if kept.marks:",
+        (
+            "tests/core/test_unstored.py::test_a_false_mark_of_one_storage_node_does_not_end_the_offers_to_the_others",
+        ),
+        row=Row(
+            A_STORAGE_NODE,
+            "signs that frames are stored, so that their publisher forgets them",
+            "a majority of the storage nodes that the ledger names has to sign",
+        ),
+    ),
+    Mutant(
+        "a majority denies a frame with given numbers",
+        "anabranch.core.unstored:UnstoredFrames.otherwise",
+        "if sum(1 for each in kept.others if each in nodes) <= len(nodes) // 2:",
+        "if not nodes:",
+        (
+            "tests/core/test_receipts_given.py::test_a_given_frame_that_one_storage_node_denies_is_stored_when_a_majority_signs",
+        ),
+        row=Row(
+            A_STORAGE_NODE,
+            "signs for another frame with the numbers that a publisher gave",
+            "a majority has to sign for the other one, before the publisher believes it",
+        ),
+    ),
+    Mutant(
+        "a claim that is not honoured costs the link",
+        "anabranch.core.storage_comparison:Comparisons._heard_frames",
+        "is_short = not page.frames if page.more else group.came < group.required",
+        "is_short = False",
+        (
+            "tests/core/test_storage_comparison.py::test_a_claim_that_is_not_honoured_costs_the_link",
+        ),
+        row=Row(
+            A_STORAGE_NEIGHBOUR,
+            "claims frames that it does not have, in a comparison",
+            "a claim changes nothing: only whole frames count, with the signature of a permitted publisher; if the frames do not come, it loses its link",
+        ),
+    ),
+    Mutant(
+        "found frames are signed by their publisher",
+        "anabranch.core.storage_comparison:Comparisons._is_good",
+        "if not self._verified.check(head, frame):",
+        "if not frame:",
+        ("tests/core/test_storage_comparison.py::test_a_forged_frame_costs_the_link",),
+        row=Row(
+            A_STORAGE_NEIGHBOUR,
+            "hands over forged frames",
+            "nothing of that page is taken, and it loses its link",
+        ),
+    ),
+    Mutant(
+        "found frames lie in the range that was claimed",
+        "anabranch.core.storage_comparison:Comparisons._is_good",
+        "if not (is_within and is_next and group.came <= group.claimed):",
+        "if not head.count:",
+        (
+            "tests/core/test_storage_comparison.py::test_frames_that_were_not_asked_for_cost_the_link",
+        ),
+        row=Row(
+            A_STORAGE_NEIGHBOUR,
+            "hands over frames that were not asked for",
+            "nothing of that page is taken, and it loses its link",
+        ),
+    ),
+    Mutant(
+        "a neighbour without an answer is compared with less often",
+        "anabranch.core.storage_comparison:Comparisons._end",
+        "pair.wait_s = min(MAX_BACK_OFF_S, pair.wait_s * 2)",
+        "pair.wait_s = EVERY_S",
+        (
+            "tests/core/test_storage_comparison.py::test_a_false_digest_alone_makes_few_questions_and_fewer_with_time",
+            "tests/core/test_storage_comparison.py::test_a_member_that_does_not_answer_is_asked_less_and_less_often",
+        ),
+        row=Row(
+            A_STORAGE_NEIGHBOUR,
+            "claims without an end, sends false digests, or does not answer",
+            "one comparison at a time, 16 reports in each, and pauses of up to 5 minutes between those that bring nothing",
+        ),
+    ),
+    Mutant(
+        "found frames are of who may publish now",
+        "anabranch.core.storage_comparison:Comparisons._problem_with",
+        "if not self._registry.permits(log.part, head.publisher, now):",
+        "if not log.part:",
+        (
+            "tests/core/test_storage_comparison.py::test_a_removed_publisher_cannot_add_to_the_past_with_an_accomplice",
+        ),
+        row=Row(
+            A_STORAGE_NEIGHBOUR,
+            "hands over frames of a publisher that may not publish, such as backdated frames of a removed one",
+            "not taken, whatever time they name",
+        ),
+    ),
+    Mutant(
+        "the frames of one publisher that are found are bounded",
+        "anabranch.core.storage_comparison:Comparisons._allows",
+        "if allowance.left < size:",
+        "if size < 0:",
+        (
+            "tests/core/test_storage_comparison.py::test_of_one_publisher_only_so_many_bytes_are_taken_at_once",
+        ),
+        row=Row(
+            A_STORAGE_NEIGHBOUR,
+            "hands over very much of one publisher",
+            "16 MiB at once, 1 MiB a second after that; other publishers' frames are taken",
         ),
     ),
     Mutant(
@@ -552,7 +693,7 @@ SECURITY = (
     Mutant(
         "handed frames are verified",
         "anabranch.core.storage:Storage._hand",
-        "if not self._verified.check(head, frame):",
+        "if not self.verified.check(head, frame):",
         "if not frame:",
         ("tests/core/test_storage.py::test_a_forgery_and_a_frame_of_another_part_cost_the_link",),
         row=Row(

@@ -5,14 +5,14 @@ from mutants.mutation import Mutant
 STORAGE = (
     Mutant(
         "receipts are for our frame",
-        "anabranch.core.receipts:Receipts.receive",
-        "others = [awaited for awaited, holding in news if holding.digest != awaited.digest]",
-        "others: list[_Awaited] = []",
+        "anabranch.core.receipts:Receipts._acknowledged",
+        "if not all(kept.is_given or holding.digest == kept.digest for kept, _, holding in news):",
+        "if not news:",
         ("tests/core/test_receipts.py::test_a_false_word_costs_the_link_and_counts_for_nothing",),
     ),
     Mutant(
         "only storage nodes of the stream give receipts",
-        "anabranch.core.receipts:Receipts.receive",
+        "anabranch.core.receipts:Receipts._acknowledged",
         "if not news or not self._keeps(sender, part):",
         "if not news:",
         (
@@ -38,7 +38,7 @@ STORAGE = (
     Mutant(
         "frames of another log are verified",
         "anabranch.core.storage:Storage._check_page",
-        "if not self._verified.check(head, entry.frame):",
+        "if not self.verified.check(head, entry.frame):",
         "if not entry.frame:",
         (
             "tests/core/test_part_log_copying.py::test_a_forged_frame_in_the_primarys_log_is_a_fault_and_is_not_copied",
@@ -46,27 +46,27 @@ STORAGE = (
     ),
     Mutant(
         "handed frames are of who may publish",
-        "anabranch.core.storage:Storage._may_hand",
-        "return is_own and self._registry.permits(part, head.publisher, now)",
-        "return is_own",
+        "anabranch.core.storage:Storage._may_offer",
+        "return is_recent and self._registry.permits(part, publisher_of(chain), now)",
+        "return is_recent",
         ("tests/core/test_storage.py::test_rights_of_readers_are_none_of_publishers",),
     ),
     Mutant(
         "frames are handed over by their publisher",
         "anabranch.core.storage:Storage._may_hand",
-        "return is_own and self._registry.permits(part, head.publisher, now)",
-        "return self._registry.permits(part, head.publisher, now)",
+        "return is_own and self._may_offer(part, head.chain, head.last, now)",
+        "return self._may_offer(part, head.chain, head.last, now)",
         (
             "tests/core/test_storage.py::test_frames_of_others_of_the_future_and_of_nobody_are_not_taken",
         ),
     ),
     Mutant(
-        "publishers hand over what is new only",
-        "anabranch.core.storage:Storage._may_hand",
-        "is_own = age_s <= MAX_SKEW_S and self._readers.acts_for(sender, head.publisher, now)",
-        "is_own = self._readers.acts_for(sender, head.publisher, now)",
+        "publishers hand over what retention has not deleted",
+        "anabranch.core.storage:Storage._may_offer",
+        "is_recent = self._keep_ms is None or age_s * 1000 <= self._keep_ms",
+        "is_recent = age_s < now",
         (
-            "tests/core/test_storage.py::test_a_publisher_hands_over_what_is_new_and_other_storage_nodes_what_is_old_too",
+            "tests/core/test_storage.py::test_own_frames_are_taken_late_but_not_when_retention_would_delete_them",
         ),
     ),
     Mutant(
@@ -339,7 +339,7 @@ STORAGE = (
     Mutant(
         "who cannot write cannot lead",
         "anabranch.core.part_log:PartLog.wake",
-        "self._election.postpone(now)  # who cannot write cannot lead",
+        "self._election.postpone(now)",
         "effects += self._election.wake(now)",
         ("tests/core/test_part_log.py::test_a_primary_that_cannot_write_lets_another_one_lead",),
     ),
@@ -348,9 +348,7 @@ STORAGE = (
         "anabranch.core.part_log:PartLog.wake",
         "self.standing.step_down()",
         "assert self.standing.is_primary",
-        (
-            "tests/core/test_storage_repair.py::test_who_does_not_answer_or_does_not_have_it_is_not_waited_for",
-        ),
+        ("tests/core/test_part_log.py::test_a_disk_that_never_answers_is_as_bad",),
     ),
     Mutant(
         "commits wait for the disk",

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from mutants.mutation import ROOT, SOURCES, Mutant, StaleError, in_turn
-from mutants.table import MUTANTS, SECURITY
+from mutants.network import NETWORK
+from mutants.security import SECURITY
+from mutants.table import ATTACKS, MUTANTS
 from mutants.trial import BROKEN, CAUGHT, FAILED, STALE, SURVIVED, Copy
 
 SOURCE = """
@@ -81,7 +83,8 @@ def test_mutants_have_names_and_tests_of_their_own() -> None:
             file, _, name = test.partition("::")
             text = (ROOT / file).read_text()
             assert re.search(rf"def {name.partition('[')[0]}\(", text), f"{each.name}: {test}"
-    assert all(each.row is not None for each in SECURITY)
+    assert set(ATTACKS) == {*SECURITY, *NETWORK}
+    assert all(each.row is not None for each in ATTACKS)
 
 
 def test_a_trial_tells_caught_from_survived_broken_and_stale(tmp_path: Path) -> None:

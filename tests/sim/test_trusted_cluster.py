@@ -45,6 +45,20 @@ def test_who_has_no_right_has_no_neighbours() -> None:
         assert len(cluster.neighbours(node, part)) == (2 if node.id in members else 0)
 
 
+@pytest.mark.parametrize("private", [0, 1])
+def test_rights_and_keys_hold_for_hours_after_the_last_tracker_is_gone(private: int) -> None:
+    network = TrustedNetwork(private=private)
+    network.permit(network.one, BOTH)
+    before = network.publish(network.owner)
+    assert network.publish(network.one) == before
+    for tracker in network.cluster.trackers:
+        network.sim.crash(tracker)
+    for _ in range(2):
+        network.wait(2 * 3_600)
+        assert network.publish(network.owner) == before
+        assert network.publish(network.one) == before
+
+
 def test_a_stream_that_is_deleted_and_created_anew_is_joined_again() -> None:
     network = TrustedNetwork()
     network.write(DeleteStream())

@@ -66,8 +66,11 @@ class Reader:
         wanted = Wanted(PART, start, len(frames) * EACH, whose=whose)
         ring = KeyRing(self.access, StoredStream(PART.stream, 1, NETWORK, (), False))
         offsets = [place * EACH for place in range(len(frames))]
-        batch = pa.record_batch({"offset": offsets, "frame": frames})
+        late = [place % 2 == 1 for place in range(len(frames))]
+        batch = pa.record_batch({"offset": offsets, "frame": frames, "late": late})
         opened = Opener(wanted, ring, verify).open(batch)
+        for row in [row for batch in opened for row in batch.to_pylist()]:
+            assert row["late"] == (row["offset"] // EACH % 2 == 1)
         return [value.as_py() for batch in opened for value in batch.column("value")]
 
 
@@ -135,17 +138,17 @@ def test_what_cannot_be_a_log_is_refused_in_any_case(reader: Reader) -> None:
     ring = KeyRing(reader.access, StoredStream(PART.stream, 1, NETWORK, (), False))
     opener = Opener(Wanted(PART, 0, 9), ring, verify=False)
     with pytest.raises(FalseFrameError, match="nothing at offset 0"):
-        opener.open(pa.record_batch({"offset": [3], "frame": [frame(1)]}))
+        opener.open(pa.record_batch({"offset": [3], "frame": [frame(1)], "late": [False]}))
 
 
 def test_what_lacks_at_the_end_is_noticed(reader: Reader) -> None:
     ring = KeyRing(reader.access, StoredStream(PART.stream, 1, NETWORK, (), False))
     opener = Opener(Wanted(PART, 0, 6), ring, verify=True)
-    opener.open(pa.record_batch({"offset": [0], "frame": [frame(0)]}))
+    opener.open(pa.record_batch({"offset": [0], "frame": [frame(0)], "late": [False]}))
     assert opener.position == 3
     with pytest.raises(FalseFrameError, match="nothing at offset 3"):
         opener.end()
-    opener.open(pa.record_batch({"offset": [3], "frame": [frame(1)]}))
+    opener.open(pa.record_batch({"offset": [3], "frame": [frame(1)], "late": [False]}))
     opener.end()
 
 

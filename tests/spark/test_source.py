@@ -69,6 +69,7 @@ def test_a_stream_is_a_table(place: Place, spark: SparkSession) -> None:
         ("sequence", "int"),
         ("publisher", "string"),
         ("chain", "string"),
+        ("late", "boolean"),
         ("key", "binary"),
         ("value", "binary"),
     ]

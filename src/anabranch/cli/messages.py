@@ -82,17 +82,20 @@ def publish(
             network.node.watch(_say_unstored)
             opened = await network.stream(stream)
             publisher = _Publisher(opened, key_field, message_key, partition, stored)
+            problem: LocalError | None = None
             if message is not None:
                 content = _parse(message, text, "the message")
                 await publisher.publish_one(content, ids, as_json)
             else:
                 try:
                     await publisher.publish_lines(text, ids, as_json)
-                except LocalError:  # in a line: what stands before it is published
-                    await publisher.leave(network, close_wait)
-                    raise
+                except LocalError as error:  # a wrong line: the lines before it are published
+                    problem = error
             seconds = round(time.perf_counter() - began, 3)
+            # Outside the `except` block, since close() raises NotStored only there.
             row = await publisher.leave(network, close_wait)
+            if problem is not None:
+                raise problem
             return {**row, "seconds": seconds, "cpu_ms": cpu_ms()}
 
     _check_choice(key_field, message_key, partition)

@@ -27,6 +27,7 @@ from anabranch.cli.options import (
     tls_context,
     warn_of_few_descriptors,
 )
+from anabranch.cli.times import parse_duration
 from anabranch.core.ids import show
 from anabranch.core.machine import Notice
 from anabranch.live.address import DEFAULT_PORT, parse_address
@@ -52,6 +53,13 @@ Trace = Annotated[
     Path | None, typer.Option(help="Record everything: a file ending in .jsonl or .parquet.")
 ]
 TraceLimit = Annotated[int | None, typer.Option(min=1, help="Records in the trace, at most.")]
+ConfirmWithin = Annotated[
+    str | None,
+    typer.Option(
+        help="Rights count here only if a tracker confirmed them within 30m, 1h...; a stream may "
+        "demand more."
+    ),
+]
 
 
 @handled()
@@ -188,6 +196,7 @@ def node(
     telemetry: Annotated[
         str | None, typer.Option(help="A stream to publish what it records to, as it happens.")
     ] = None,
+    confirm_within: ConfirmWithin = None,
     profile: Profile = None,
     address: Address = None,
     key: KeyFile = None,
@@ -198,10 +207,8 @@ def node(
     as_json: AsJson = False,
 ) -> None:
     """Run a node that carries streams, and prints what it counts."""
-    if not streams and not every:
-        fail("name the streams to carry, or say --all")
-    if interval <= 0:
-        fail(f"--interval {interval}: give more than 0")
+    _check_node(streams, every, interval)
+    within = parse_duration(confirm_within)
 
     async def main() -> None:
         ended = ending(with_parent)
@@ -216,6 +223,7 @@ def node(
                 recorder=recording.recorder,
                 node_key=node_key,
                 data=data,
+                confirm_within=within,
             )
             publishing = nullcontext() if telemetry is None else Telemetry(network, telemetry)
             async with network, publishing, Carrier(network, streams or (), every) as carrier:
@@ -224,6 +232,13 @@ def node(
                 await _tell_until(ended, network.node, interval, say, recording)
 
     run(main())
+
+
+def _check_node(streams: list[str] | None, every: bool, interval: float) -> None:
+    if not streams and not every:
+        fail("name the streams to carry, or say --all")
+    if interval <= 0:
+        fail(f"--interval {interval}: give more than 0")
 
 
 async def _tell_until(

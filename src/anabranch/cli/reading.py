@@ -184,6 +184,7 @@ async def _print(message: Message, as_json: bool, printer: Printer) -> None:
                 "hops": message.hops,
                 "delay_ms": round(message.delay_ms, 3),
                 "missed": message.missed,
+                "late": message.late,
                 "gap": None if message.gap is None else msgspec.to_builtins(message.gap),
                 **shown_key(message.key),
             }

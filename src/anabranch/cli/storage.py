@@ -41,7 +41,23 @@ MAX_SHOWN = 20  # damaged ranges
 MAX_KEPT = 1e6  # days, or gigabytes: more is as good as everything
 
 
+ScrubDays = Annotated[
+    float, typer.Option(help="Read all that is kept once in so long; 0: only when asked.")
+]
+Restored = Annotated[
+    bool,
+    typer.Option(
+        "--restored",
+        help="The folder was restored from a copy: a majority of the other storage nodes has to "
+        "say what is missing.",
+    ),
+]
+
 app = typer.Typer(invoke_without_command=True)
+
+OwnerKey = Annotated[
+    Path | None, typer.Option(help="The network owner's key, to name this storage node with.")
+]
 
 
 @app.callback()
@@ -60,26 +76,15 @@ def storage(
     keep_gb: Annotated[
         float | None, typer.Option(help="Delete the oldest beyond so much; by default nothing.")
     ] = None,
-    scrub_days: Annotated[
-        float, typer.Option(help="Read all that is kept once in so long; 0: only when asked.")
-    ] = SCRUB_DAYS,
-    owner_key: Annotated[
-        Path | None, typer.Option(help="The network owner's key, to name this storage node with.")
-    ] = None,
+    scrub_days: ScrubDays = SCRUB_DAYS,
+    owner_key: OwnerKey = None,
     advertise: Annotated[
         str | None, typer.Option(help="The ws:// address that others dial, if it differs.")
     ] = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     trusted_proxy: TrustedProxy = None,
-    restored: Annotated[
-        bool,
-        typer.Option(
-            "--restored",
-            help="The folder was restored from a copy: a majority of the other storage nodes has "
-            "to say what is missing.",
-        ),
-    ] = False,
+    restored: Restored = False,
     trace: Trace = None,
     profile: Profile = None,
     address: Address = None,
@@ -221,7 +226,7 @@ def accept_loss(
         if as_json:
             print_json({"event": "accepted", **row, "start": loss.start, "end": loss.end})
         else:
-            typer.echo(f"given up: {state.part} offsets {loss.start} to {loss.end - 1}")
+            typer.echo(f"given up: {state.part} from offset {loss.start} up to {loss.end}")
     if not losses and not as_json:
         typer.echo("nothing was given up: another storage node had all of it")
 

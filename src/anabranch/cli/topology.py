@@ -190,7 +190,7 @@ def _screen(seen: dict[str, Any]) -> Group:
     nodes = _table("nodes, messages a second")
     nodes.add_column("node")
     counts = ("delivered", "copies", "dropped", "missed", "unstored")
-    for column in (*counts, "p50 ms", "p99 ms", "cpu", "can be dialled"):
+    for column in (*counts, "p50 ms", "p99 ms", "cpu", "can be dialled", "registry age"):
         nodes.add_column(column, justify="right")
     for row in seen["nodes"][:MAX_ROWS]:
         nodes.add_row(
@@ -204,5 +204,6 @@ def _screen(seen: dict[str, Any]) -> Group:
             f"{row['delay_p99_ms']:.1f}",
             f"{row['cpu_percent']:.0f}%",
             "yes" if row["dialable"] else "no",
+            f"{row['registry_age_s']} s",
         )
     return Group(streams, nodes)

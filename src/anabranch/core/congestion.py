@@ -3,9 +3,11 @@
 No node stops reading because another node reads slowly. While a link is full, frames for it wait
 here, bounded. A neighbour that sends `SlowDown` gets no frames of that part for a while: they wait
 as well, and no other link is slowed. A neighbour with few fellows could stop the whole part so;
-there its pauses are limited to a share of the time. A copy that the neighbour itself sends
+there its pauses are limited to a share of the time, and so are those of a neighbour that has asked
+for too many. A copy that the neighbour itself sends
 meanwhile is removed from the frames that wait for it. A link that stays full, or is told to pause
-for most of the time, is cut, and its waiting frames are counted as dropped.
+for most of the time, is cut, and its waiting frames are counted as dropped. Pauses are remembered
+when a link has ended, or a neighbour that dials again would get a new budget each time.
 """
 
 from collections import OrderedDict
@@ -25,6 +27,8 @@ PAUSE_MS = 100
 TELL_EVERY_S = 0.05  # per part and neighbour
 MAX_UPSTREAMS = 512  # chains that were active last
 MAX_TOLD = 512  # pairs of a part and a neighbour that were sent SlowDown last
+MAX_PAUSES = 1_024  # neighbours that asked for pauses last, present or past
+LINK_FULL, LINK_SLOW = "link-full", "link-slow"  # why a link is cut
 
 # A node with fewer neighbours in a part than FEW cannot tell one liar from an overloaded part:
 # there SlowDown takes at most this share of a link's time. A tenth of the publisher's rate is the
@@ -78,14 +82,16 @@ class _Pauses(msgspec.Struct, gc=False):
     """Pauses that one link was asked for."""
 
     at: float
-    budget_s: float = PAUSE_MS / 1000  # left to it where it has few fellows
+    budget_s: float = PAUSE_MS / 1000  # left to it where it has few fellows, or asked for too much
     total_s: float = 0.0  # sum of its pauses, less DRAIN_SHARE of the time
+    is_spent: bool = False  # it asked for too much, and total_s has not come down to 0 since
 
     def advance(self, now: float) -> None:
         """Let time pass."""
         passed_s, self.at = now - self.at, now
         self.budget_s = min(PAUSE_MS / 1000, self.budget_s + PAUSE_SHARE * passed_s)
         self.total_s = max(0.0, self.total_s - DRAIN_SHARE * passed_s)
+        self.is_spent = self.total_s > (0.0 if self.is_spent else CUT_AFTER_S)
 
 
 class KeptBack(msgspec.Struct, gc=False):
@@ -106,7 +112,7 @@ class Congestion:
         self.outboxes: dict[NodeId, _Outbox] = {}
         self._cut_at: Timers[NodeId] = Timers()
         self._resume_at: Timers[tuple[NodeId, PartKey]] = Timers()
-        self._pauses: dict[NodeId, _Pauses] = {}
+        self._pauses: OrderedDict[NodeId, _Pauses] = OrderedDict()
         self._upstream: OrderedDict[tuple[PartKey, ChainKey], NodeId] = OrderedDict()
         self._told: OrderedDict[tuple[PartKey, NodeId], float] = OrderedDict()
 
@@ -139,8 +145,12 @@ class Congestion:
     ) -> None:
         """Keep back frames of a part for `peer`, which asked for it; `neighbours`: of the part."""
         pauses = self._pauses.setdefault(peer, _Pauses(now))
+        self._pauses.move_to_end(peer)
+        if len(self._pauses) > MAX_PAUSES:
+            self._pauses.popitem(last=False)
         pauses.advance(now)
-        if neighbours < FEW:
+        is_bounded = neighbours < FEW or pauses.is_spent
+        if is_bounded:
             seconds = min(seconds, pauses.budget_s)
         outbox = self.outboxes.get(peer)
         before = outbox.paused.get(part, now) if outbox is not None else now
@@ -150,7 +160,7 @@ class Congestion:
         outbox = self.outboxes.setdefault(peer, _Outbox())
         outbox.paused[part] = now + seconds
         self._resume_at.set((peer, part), now + seconds)
-        if neighbours < FEW:
+        if is_bounded:
             pauses.budget_s -= added_s
         pauses.total_s += added_s
         if pauses.total_s > CUT_AFTER_S:
@@ -168,7 +178,6 @@ class Congestion:
     def gone(self, peer: NodeId, reason: str) -> list[Effect]:
         """Count the frames that waited for a link that has ended."""
         self._cut_at.cancel(peer)
-        self._pauses.pop(peer, None)
         outbox = self.outboxes.pop(peer, None)
         if outbox is None:
             return []
@@ -180,7 +189,7 @@ class Congestion:
         """Return the peers whose links were full, or paused, for too long, with the reason."""
         due = [(peer, self.outboxes.get(peer)) for peer in self._cut_at.pop_due(now)]
         return [
-            (peer, "link-full" if outbox is not None and outbox.is_full else "link-slow")
+            (peer, LINK_FULL if outbox is not None and outbox.is_full else LINK_SLOW)
             for peer, outbox in due
         ]
 
@@ -222,7 +231,7 @@ class Congestion:
             while len(outbox.frames) > MAX_WAITING_FRAMES or outbox.bytes > MAX_WAITING_BYTES:
                 _, oldest = outbox.frames.popitem(last=False)
                 outbox.bytes -= len(oldest.frame)
-                dropped.append(Dropped(oldest.head, "link-full", peer))
+                dropped.append(Dropped(oldest.head, LINK_FULL, peer))
         if not leaving:
             kept.leaving = None
         elif len(leaving) < len(forward.branches):
@@ -277,7 +286,7 @@ class Congestion:
             "outbox frames": (max((len(b.frames) for b in boxes), default=0), MAX_WAITING_FRAMES),
             "outbox bytes": (max((b.bytes for b in boxes), default=0), MAX_WAITING_BYTES),
             "paused links": (len(self._resume_at), MAX_HELD),
-            "links that asked for pauses": (len(self._pauses), MAX_HELD),
+            "neighbours that asked for pauses": (len(self._pauses), MAX_PAUSES),
             "upstreams": (len(self._upstream), MAX_UPSTREAMS),
             "neighbours told": (len(self._told), MAX_TOLD),
         }

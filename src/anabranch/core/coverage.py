@@ -1,6 +1,6 @@
 """Which offsets of a range have not come: retention may have deleted some, or a disk lost them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from anabranch.core.messages.storage import MAX_NUMBER, Selection, Span
 
@@ -33,6 +33,20 @@ class Coverage:
     def _lack(self, before: int) -> None:
         if before > self._next and not self._problem:
             self._problem = f"offsets {self._next} to {before - 1} are not there any more"
+
+
+def in_all(every: Sequence[Sequence[Span]]) -> list[Span]:
+    """Return the offsets that all of some lists of ranges have; each list is in order."""
+    common = list(every[0]) if every else []
+    for spans in every[1:]:
+        cut = [
+            Span(max(one.start, other.start), min(one.end, other.end))
+            for one in common
+            for other in spans
+            if one.start < other.end and other.start < one.end
+        ]
+        common = cut
+    return common
 
 
 class LostOffsets:

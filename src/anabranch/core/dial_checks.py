@@ -6,10 +6,11 @@ checks again at a new address, after a failed dial between two nodes, and every 
 
 A node that names the address of somebody else must not turn the tracker into a port scanner or into
 a source of traffic. So a node is dialled at most once a minute, whatever address it names and
-however often it reconnects; the nodes of one host are dialled at a bounded rate; a node outside
-cannot have an internal address dialled; the tracker's own address and those of proxies are never
-dialled; and all failures take equally long to be told, so that a closed port looks like a silent
-one.
+however often it reconnects; the nodes of one host are dialled at a bounded rate, and so is one host
+that nodes elsewhere name; a node outside cannot have an internal address dialled, and the driver
+checks the same of the addresses that a name resolves to; the tracker's own address and those of
+proxies are never dialled; and all failures take equally long to be told, so that a closed port
+looks like a silent one. A node that is seen at a proxy counts as outside: its host is unknown.
 """
 
 import ipaddress
@@ -33,7 +34,7 @@ MAX_UNDER_WAY = 32
 MAX_NODES = 16_384
 MAX_DIALLED = 20_000  # nodes of which the last dial is remembered
 MAX_HOSTS = 4_096
-HOST_BURST, HOST_PER_S = 64.0, 1.0  # dials for the nodes of one host
+HOST_BURST, HOST_PER_S = 64.0, 1.0  # dials for the nodes of one host; dials to a host elsewhere
 
 Place = tuple[str, int]
 IsProxy = Callable[[str], bool]  # whether an IP address is that of a proxy in front of the tracker
@@ -48,6 +49,7 @@ class _Node(msgspec.Struct):
     """A node with a link to the tracker."""
 
     host: str  # from which its link comes, if it is known and no proxy's
+    is_outside: bool = False  # it must not have internal addresses dialled
     address: str | None = None  # None: it has not named one
     dialable: bool | None = None  # at this address; None: unknown
 
@@ -70,6 +72,7 @@ class DialChecks:
         self._dialled: dict[NodeId, _Dialled] = {}
         self._under_way: dict[NodeId, float] = {}
         self._of_host: dict[str, Allowance] = {}
+        self._to_host: dict[str, Allowance] = {}  # for nodes that are seen elsewhere
         self._due: Timers[NodeId] = Timers()
         self._to_tell: Timers[NodeId] = Timers()  # failures
 
@@ -82,7 +85,9 @@ class DialChecks:
     def link(self, peer: NodeId, host: str) -> None:
         """Note a link, and the host from which it comes."""
         if len(self._nodes) < MAX_NODES:
-            self._nodes[peer] = _Node("" if self._is_proxy(host) else host)
+            is_hidden = self._is_proxy(host)
+            is_outside = is_hidden or bool(host and not is_internal(host))
+            self._nodes[peer] = _Node("" if is_hidden else host, is_outside)
 
     def gone(self, peer: NodeId) -> None:
         """Forget a node whose link has ended."""
@@ -154,6 +159,7 @@ class DialChecks:
             "nodes dialled": (len(self._dialled), MAX_DIALLED),
             "dials to check": (len(self._under_way), MAX_UNDER_WAY),
             "hosts of nodes": (len(self._of_host), MAX_HOSTS),
+            "hosts that nodes elsewhere name": (len(self._to_host), MAX_HOSTS),
         }
 
     def _tell(self, peer: NodeId) -> list[Effect]:
@@ -176,7 +182,7 @@ class DialChecks:
         for peer in self._due.pop_due(now):
             node = self._nodes[peer]
             has_room = len(self._under_way) < MAX_UNDER_WAY and peer not in self._under_way
-            if not has_room or not self._allowance(node.host, now).spend(now):
+            if not has_room or not self._spend(node, now):
                 self._due.set(peer, now + LATER_S)
                 continue
             self._under_way[peer] = now
@@ -184,15 +190,20 @@ class DialChecks:
             self._dialled[peer] = _Dialled(now, before is not None and before.is_answered)
             if len(self._dialled) > MAX_DIALLED:
                 del self._dialled[next(iter(self._dialled))]
-            effects.append(DialCheck(peer, node.address or ""))
+            effects.append(DialCheck(peer, node.address or "", node.host, node.is_outside))
         return effects
 
-    def _allowance(self, host: str, now: float) -> Allowance:
-        found = self._of_host.pop(host, None) or Allowance(HOST_BURST, HOST_PER_S, now)
-        self._of_host[host] = found
-        if len(self._of_host) > MAX_HOSTS:
-            del self._of_host[next(iter(self._of_host))]
-        return found
+    def _spend(self, node: _Node, now: float) -> bool:
+        """Count a dial for a node's own host, and for the host that it names if that is another.
+
+        So nodes elsewhere cannot use up the dials that the nodes of a host need themselves.
+        """
+        if not _allowance(self._of_host, node.host, now).spend(now):
+            return False
+        place = place_at(node.address or "")
+        if place is None or not node.host or place[0] == node.host:
+            return True
+        return _allowance(self._to_host, place[0], now).spend(now)
 
     def _may_dial(self, node: _Node) -> bool:
         """Tell whether the tracker dials the address that a node names."""
@@ -203,7 +214,16 @@ class DialChecks:
         is_own_port = any(port == own for _, own in self._own)
         if place in self._own or self._is_proxy(host) or (is_own_port and is_loopback(host)):
             return False
-        return not is_internal(host) or not node.host or is_internal(node.host)
+        return not (node.is_outside and is_internal(host))
+
+
+def _allowance(hosts: dict[str, Allowance], host: str, now: float) -> Allowance:
+    """Return the allowance of a host; the host that was dialled longest ago makes room."""
+    found = hosts.pop(host, None) or Allowance(HOST_BURST, HOST_PER_S, now)
+    hosts[host] = found
+    if len(hosts) > MAX_HOSTS:
+        del hosts[next(iter(hosts))]
+    return found
 
 
 def place_at(address: str) -> Place | None:

@@ -46,6 +46,7 @@ class Held(msgspec.Struct):
     upto: int = MAX_NUMBER
     skip: int = 0
     most: int = MAX_NUMBER
+    late: bool = False
     until: float = 0.0
     place: int = 0  # in the order of coming
     gap: Missed | None = None  # what is missing in its chain just behind it
@@ -76,8 +77,8 @@ class Held(msgspec.Struct):
     def opened(self, key: bytes) -> Deliver:
         """Return what hands it to who reads it."""
         part, head, frame, hops = self.part, self.head, self.frame, self.hops
-        after, upto, skip, most = self.after, self.upto, self.skip, self.most
-        return Deliver(part, head, frame, hops, key, self.to, after, upto, skip, most)
+        wanted = (self.after, self.upto, self.skip, self.most, self.late)
+        return Deliver(part, head, frame, hops, key, self.to, *wanted)
 
     def lost(self, reason: str) -> list[Effect]:
         """Count it as not delivered, and say so to who reads in order."""

@@ -109,6 +109,7 @@ class KeyExchange(Service):
         upto: int = MAX_NUMBER,
         skip: int = 0,
         most: int = MAX_NUMBER,
+        late: bool = False,
     ) -> list[Effect]:
         """Deliver a frame with its key, or keep it back until the key is here.
 
@@ -119,8 +120,8 @@ class KeyExchange(Service):
         except RemoteError:
             lock = _IN_THE_CLEAR  # its publisher signed nonsense: whoever opens it will see
         if not lock.encryption and not self._held.order:
-            return [Deliver(part, head, frame, hops, b"", to, after, upto, skip, most)]
-        held = Held(part, head, frame, hops, sender, lock, to, after, upto, skip, most)
+            return [Deliver(part, head, frame, hops, b"", to, after, upto, skip, most, late)]
+        held = Held(part, head, frame, hops, sender, lock, to, after, upto, skip, most, late)
         if held.queue not in self._held:  # else it must not overtake those that wait
             passed, learned = self._pass(held, now)
             if not passed and self._asking.is_in_vain(held.key, now):

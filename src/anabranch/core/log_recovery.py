@@ -68,7 +68,7 @@ RECOVERING = (
     "the other storage nodes, and this node does not vote until then"
 )
 WHOLE = "the log has everything again that it once had"
-ACCEPTED = "the loss of offsets {} to {} is accepted: the log goes on without them"
+ACCEPTED = "what the log had from offset {} on, up to {}, is given up: it goes on without that"
 
 
 class Lost(msgspec.Struct, frozen=True):
@@ -244,7 +244,7 @@ class Recovery:
                 self._standing.is_doubted = False
             if type(write) is AcceptLoss:
                 self._standing.claimed, self._has_accepted = (0, 0), True
-                hint = ACCEPTED.format(write.loss.start, write.loss.end - 1)
+                hint = ACCEPTED.format(write.loss.start, write.loss.end)
                 effects.append(Notice(self._standing.part, "loss-accepted", hint))
         return effects
 

@@ -245,6 +245,7 @@ class Deliver(msgspec.Struct, gc=False):
     upto: int = MAX_NUMBER
     skip: int = 0
     most: int = MAX_NUMBER  # counted from the beginning of the frame, as `skip` is
+    late: bool = False  # in the log it lies behind a newer frame of its chain
 
 
 class Dropped(msgspec.Struct, gc=False):
@@ -324,10 +325,16 @@ class Connect(msgspec.Struct, gc=False):
 
 
 class DialCheck(msgspec.Struct, gc=False):
-    """Dial `peer`, let it prove its key, and hang up; a DialChecked answers."""
+    """Dial `peer`, let it prove its key, and hang up; a DialChecked answers.
+
+    For a node outside, the address must not lead to an internal host or to this machine, whatever
+    its name resolves to, unless that is the host from which the node's own link comes.
+    """
 
     peer: NodeId
     address: str
+    seen: str = ""  # host from which the node's link comes; empty: unknown
+    is_outside: bool = False
 
 
 class Advertise(msgspec.Struct, gc=False):

@@ -25,7 +25,7 @@ ANSWER_S = 10.0  # how long a page may take
 MAX_PAGES = 64  # pages that are sent there
 TOLD_FOR_S = 25.0  # until the same is announced again in return
 MAX_EXCHANGES = 1_024  # pairs of a neighbour and a chain
-MAX_SHOWN = 256  # chains of which neighbours showed more than the trackers
+MAX_SHOWN = 2_000  # chains of which neighbours showed more; as many as a node follows
 MAX_ANNOUNCED = 64  # neighbours that are told of one change
 
 Neighbours = Callable[[str], Sequence[NodeId]]  # in any part of a stream

@@ -7,11 +7,13 @@ form by themselves. A write that fails has done nothing, and all that was in it 
 
 import random
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from functools import partial
+from itertools import chain
 
 import msgspec
 
+from anabranch.core.chain_order import ChainOrder, Plan
 from anabranch.core.frames import name, peek
 from anabranch.core.ids import FrameHead, NodeId, StreamPart
 from anabranch.core.log_election import Election
@@ -51,8 +53,6 @@ from anabranch.core.store import (
     LogWrite,
     Loss,
     Missing,
-    Order,
-    OrderHeld,
     Placed,
     Promise,
     Settle,
@@ -93,7 +93,7 @@ class _Saving(msgspec.Struct):
     frames: list[bytes]
     fills: list[Fill]
     staged: Staged | None
-    is_order: bool  # its frames get places at once
+    plan: Plan | None  # of the leader
     is_promise: bool
     is_recovery: bool  # `staged` is a copy of a log that nobody leads
     for_record: list[ForRecord]
@@ -137,7 +137,7 @@ class PartLog:
         self._failing_since: float | None = None
         self._settle_at: float | None = None
         self._told_high = self.standing.high
-        self._unorderable = 0  # how many frames are held that no Order gives a place
+        self.order = ChainOrder(self.standing, self._find, disk.keep_ms)
 
     @property
     def part(self) -> StreamPart:
@@ -188,8 +188,11 @@ class PartLog:
 
     def pending_names(self) -> list[bytes]:
         """Return the names of frames that are still on their way to the disk."""
-        written = self._saving.frames if self._saving is not None else []
-        return [name(frame) for frame in (*written, *self._frames)]
+        return [name(frame) for frame in self._pending()]
+
+    def _pending(self) -> Iterator[bytes]:
+        written = self._saving.frames if self._saving is not None else ()
+        return chain(written, self.order.deferred, self._frames)
 
     @property
     def needs_sweep(self) -> bool:
@@ -234,6 +237,7 @@ class PartLog:
         return self._after([], now)
 
     def _drop_frames(self) -> None:
+        self._frames.extendleft(reversed(self.order.stop()))
         for frame in self._frames:
             self._disk.free(len(frame))
         self._frames.clear()
@@ -324,6 +328,8 @@ class PartLog:
                 effects += each.wake(now)
         if _is_due(self.asks.at, now):
             self.asks.wake(now)
+        if _is_due(self.order.at, now):
+            self.order.wake(now)
         if _is_due(self._retry_at, now):
             self._retry_at = None
         return self._after(effects, now)
@@ -339,8 +345,7 @@ class PartLog:
         """Return the frames on the way to the disk; None: it fails or lags, no more may come."""
         if self._failing_since is not None or len(self._frames) > MAX_COMING:
             return None
-        frames = [*self._frames, *(self._saving.frames if self._saving is not None else ())]
-        return {FrameName(head.chain, head.last) for head in map(peek, frames)}
+        return {FrameName(head.chain, head.last) for head in map(peek, self._pending())}
 
     def _is_stuck(self, now: float) -> bool:
         since = self._stuck_since()
@@ -365,12 +370,13 @@ class PartLog:
             if self._marks.is_unsaved and self._settle_at is None:
                 self._settle_at = now + SETTLE_S
         effects += self._save(now)
+        effects += self.order.look_ups(now, is_writing=self._saving is not None)
         if not self.is_active:
             self.wakeup_at = self._retry_at
             return effects
         self._election.wait(now)
         times = [self._election.at, self._leading.at, self._following.at, self.handing.at]
-        times += [self.asks.at, self._retry_at, self.recovery.at, self._marks.at]
+        times += [self.asks.at, self.order.at, self._retry_at, self.recovery.at, self._marks.at]
         if self._saving is None and self._retry_at is None:
             times.append(self._settle_at)
         since = self._stuck_since()
@@ -386,7 +392,7 @@ class PartLog:
         if self._saving is not None or self._retry_at is not None or self.is_deleted:
             return []
         if self.is_deleting:
-            self._saving = _Saving(now, [], [], None, False, False, False, [], is_delete=True)
+            self._saving = _Saving(now, [], [], None, None, False, False, [], is_delete=True)
             return [self._disk.write([Delete(self.part)], self._saved)]
         if not self.is_active:
             return []
@@ -404,11 +410,13 @@ class PartLog:
             cut = self._unsettled_damage()
             standing.begin = state.length if cut is None else cut
             writes += self._begin_epoch(cut)
-            if cut is not None:
+            if cut is not None:  # nothing is placed before this is on the disk
                 staged = Staged(standing.epoch, (state.length, state.hash), (), (), cut)
-        is_order = standing.is_primary and cut is None
-        frames = self._some_frames() if cut is None else []
-        writes += self._placing(frames, now) if cut is None else []
+        frames, plan = self._placing(now) if cut is None else ([], None)
+        if plan is not None:
+            writes += plan.writes
+        elif frames:
+            writes.append(Keep(state.part, tuple(frames), int(now * 1000)))
         fills, self._fills = self._fills, []
         writes += fills
         for_record = self._for_record(bool(writes), now)
@@ -420,7 +428,7 @@ class PartLog:
         if not writes:
             return []
         self._saving = _Saving(
-            now, frames, fills, staged, is_order, is_promise, is_recovery, for_record
+            now, frames, fills, staged, plan, is_promise, is_recovery, for_record
         )
         return [self._disk.write(writes, self._saved)]
 
@@ -453,18 +461,19 @@ class PartLog:
             size += len(frames[-1])
         return frames
 
-    def _placing(self, frames: list[bytes], now: float) -> list[LogWrite]:
-        """Give frames their places if we lead; else only keep them."""
-        standing, now_ms = self.standing, int(now * 1000)
-        part, epoch = standing.part, standing.epoch
-        if not standing.is_primary:
-            return [Keep(part, tuple(frames), now_ms)] if frames else []
-        writes: list[LogWrite] = []
-        if standing.state.held > self._unorderable:
-            writes.append(OrderHeld(part, epoch, now_ms, MAX_WRITE_FRAMES))
-        if frames:
-            writes.append(Order(part, epoch, now_ms, tuple(frames)))
-        return writes
+    def _placing(self, now: float) -> tuple[list[bytes], Plan | None]:
+        """Return the frames of the next write, and where the leader places them."""
+        if not self.standing.is_primary:
+            self._stop_ordering()
+            return self._some_frames(), None
+        plan = self.order.plan(self._some_frames() if self.order.has_room else [], now)
+        return plan.frames, plan
+
+    def _stop_ordering(self) -> None:
+        """Leave the order to another leader: what is held here is handed to it."""
+        if self.order.is_leading:
+            self._frames.extendleft(reversed(self.order.stop()))
+            self.handing.is_incomplete = True
 
     def _saved(self, event: Wrote, now: float) -> list[Effect]:
         """Go on from what is on the disk now."""
@@ -499,12 +508,12 @@ class PartLog:
         self, saving: _Saving, placed: tuple[Placed, ...], before: LogState, now: float
     ) -> list[Effect]:
         """Take note of what is held, or in the log, by our own doing."""
-        if not saving.is_order:
+        if saving.plan is None:
             self.handing.add([peek(frame) for frame in saving.frames], now)
             return []
-        state = self.standing.state
-        self._unorderable = state.held if not placed else 0
-        self.handing.clear(are_others=state.held > 0)
+        self.handing.clear(are_others=self.standing.state.held > 0)
+        if not saving.plan.is_done(placed) and self.order.is_leading:
+            self._frames.extendleft(reversed(self.order.restart(now)))
         if self.asks.is_waiting:
             self.asks.placed((row, peek(row.entry.frame)) for row in placed)
         return self._leading.placed(placed, before.hash, now)
@@ -525,6 +534,8 @@ class PartLog:
 
     def _failed(self, saving: _Saving, problem: str, now: float) -> list[Effect]:
         """Nothing was done: try it again in a while, or at once without what cannot be true."""
+        if self.order.is_leading:
+            self._frames.extendleft(reversed(self.order.restart(now)))
         self._frames.extendleft(reversed(saving.frames))
         self._fills += saving.fills
         self.recovery.unwritten([each for each in saving.for_record if type(each) is not KeepMarks])
@@ -550,6 +561,7 @@ class PartLog:
             "unplaced frames": (len(self.handing), MAX_UNPLACED),
             "repairs to be written": (len(self._fills), MAX_FILLS),
             "marks of storage nodes": (len(self._marks), MAX_MARKS),
+            **self.order.sizes(),
             **self.asks.sizes(),
         }
 

@@ -12,7 +12,7 @@ from functools import partial
 from anabranch.core import codec
 from anabranch.core.attendance import Attendance
 from anabranch.core.company import Company, Mandate
-from anabranch.core.congestion import Congestion
+from anabranch.core.congestion import LINK_SLOW, Congestion
 from anabranch.core.errors import RemoteError
 from anabranch.core.identity import Signer, Verify
 from anabranch.core.ids import NodeId, StreamPart
@@ -356,6 +356,20 @@ class Peer:
                 effects += self._applied(overlay.rtt(event.peer, event.seconds, now), now)
         return self._after(effects, now) if effects else effects
 
+    def _cut(self, peer: NodeId, reason: str, now: float) -> list[Effect]:
+        """End a link that was full or paused for too long.
+
+        A neighbour that only asks for pauses would be back at once. It is shut out until the
+        tracker has heard that the link is missing, and has replaced it. If a part has no other
+        neighbour the link stays, and the pauses of that neighbour are bounded.
+        """
+        if reason != LINK_SLOW:
+            return [*self._links.cut(peer, reason, now), *self._lost(peer, reason, now)]
+        shared = [s.overlay.neighbours(s.part) for s in self._parts]
+        if any(len(peers) < 2 for peers in shared if peer in peers):
+            return []
+        return [*self._links.ban(peer, reason, now), *self._lost(peer, reason, now)]
+
     # --- What the application wants, and what the transport has to say of slow links ------
 
     def _done(self, do: _Do, event: Event, now: float) -> list[Effect]:
@@ -448,8 +462,7 @@ class Peer:
     def _wakeup(self, event: Wakeup, now: float) -> list[Effect]:
         effects = self._ended(self._links.wake(now), now)
         for peer, reason in self._congestion.too_long(now):
-            effects += self._links.cut(peer, reason, now)
-            effects += self._lost(peer, reason, now)
+            effects += self._cut(peer, reason, now)
         effects += self._slow.wake(now)
         for overlay in self._parts.overlays.values():
             if overlay.wakeup_at is not None and overlay.wakeup_at <= now:

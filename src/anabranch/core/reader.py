@@ -139,11 +139,9 @@ class Reader(Service):
     ) -> list[Effect]:
         """Hand a frame to one reader, with its key if it needs one."""
         keys = self._keys
+        wanted = (ticket, after, cut.upto, cut.skip, cut.most, cut.late)
         if keys is None or (not keys.waiting and is_clear(frame)) or not self._is_read(key):
-            return [
-                Deliver(part, head, frame, hops, b"", ticket, after, cut.upto, cut.skip, cut.most)
-            ]
-        wanted = (ticket, after, cut.upto, cut.skip, cut.most)
+            return [Deliver(part, head, frame, hops, b"", *wanted)]
         return keys.deliver(part, head, frame, hops, sender, now, *wanted)
 
     def _is_read(self, key: PartKey) -> bool:

@@ -8,7 +8,7 @@ and the same offset. A receipt that does not come in time, or whose frame is giv
 What a storage node signs is the SHA-256 of
 
     domain | length (2) | network | length (2) | stream | partition (1) | count (4) | holdings
-    holding = chain (28) | last number (8) | offset (8) | SHA-256 of the frame (32)
+    holding = chain (28) | last number (8) | offset (8) | SHA-256 of the frame (32) | late (1)
 """
 
 import hashlib
@@ -25,6 +25,7 @@ from anabranch.core.machine import (
     Effect,
     Event,
     Hold,
+    KeepFrame,
     Notice,
     OfferUnstored,
     Receipt,
@@ -50,7 +51,7 @@ OTHERWISE = "stored-otherwise"  # what was published under the same numbers is s
 UNTAKEN = "no neighbour took it"
 GIVEN_UP = "too many messages wait for the storage nodes of the stream: the oldest were given up"
 
-_DOMAIN = b"anabranch acknowledged v1\0"
+_DOMAIN = b"anabranch acknowledged v2\0"
 
 
 def signed_bytes(network: bytes, part: StreamPart, holdings: Sequence[Holding]) -> bytes:
@@ -63,6 +64,7 @@ def signed_bytes(network: bytes, part: StreamPart, holdings: Sequence[Holding]) 
     for holding in holdings:  # a chain and a digest are of fixed size, so each takes as much
         chain, last = holding.name.chain, holding.name.last
         digest.update(chain + last.to_bytes(8) + holding.offset.to_bytes(8) + holding.digest)
+        digest.update(bytes([holding.late]))
     return digest.digest()
 
 
@@ -112,7 +114,7 @@ class Receipts(Service):
         verify: Verify,
         registry: Ledger,
         bound_bytes: int = MAX_UNSTORED_BYTES,
-        lasting: Iterable[tuple[StreamPart, bytes]] | None = None,
+        lasting: Iterable[KeepFrame] | None = None,
     ) -> None:
         """`lasting` are the frames in the data folder; None: there is no folder."""
         self._network = network
@@ -267,7 +269,7 @@ class Receipts(Service):
         effects: list[Effect] = []
         for kept, awaited, holding in news:
             if holding.digest != kept.digest:
-                effects += self._stored_otherwise(kept)
+                effects += self._stored_otherwise(kept, sender)
                 continue
             if awaited is not None:
                 effects += self._said(awaited, sender, holding, message)
@@ -275,10 +277,10 @@ class Receipts(Service):
                 self.unstored.mark(kept, sender, now)
         return effects + self.unstored.marked(part, sender, now)
 
-    def _stored_otherwise(self, kept: Kept) -> list[Effect]:
-        """Another frame has the given numbers of this one, and always will."""
-        if kept.frame:
-            self.unstored.taken(kept)
+    def _stored_otherwise(self, kept: Kept, node: NodeId) -> list[Effect]:
+        """Another frame has the given numbers of this one for good, if a majority says so."""
+        if not self.unstored.otherwise(kept, node):
+            return []
         awaited = self._frames.get((kept.part, kept.name))
         if awaited is None or awaited.kept is not kept:
             return []
@@ -302,7 +304,9 @@ class Receipts(Service):
         awaited.words[node] = (offset, word)
         words = _at(awaited, offset)
         done = [ticket for ticket, copies in awaited.wanted if copies <= len(words)]
-        effects += [Receipt(ticket, words, "", offset, awaited.first) for ticket in done]
+        effects += [
+            Receipt(ticket, words, "", offset, awaited.first, holding.late) for ticket in done
+        ]
         awaited.wanted = [each for each in awaited.wanted if each[1] > len(words)]
         if not awaited.wanted:
             self._forget(awaited)

@@ -155,7 +155,8 @@ class RegistryReader(Registry):
 
     def _counts_until(self, followed: FollowedChain) -> float:
         """Return when a chain has to be confirmed again."""
-        state = followed.history.state
+        chain = followed.history
+        state = (self.by_neighbours.history(chain.chain) or chain).state
         created = state.created if isinstance(state, StreamState) else None
         demanded_s = created.confirm_within_s if created is not None else 0
         return followed.heard_at + min(self._confirm_within_s, demanded_s or inf)
@@ -262,7 +263,10 @@ class RegistryReader(Registry):
             return []
         history = followed.history
         if isinstance(message, ChainPage):
-            return self.by_neighbours.page(sender, message, history, now)
+            effects = self.by_neighbours.page(sender, message, history, now)
+            if not followed.too_old and (until := self._counts_until(followed)) < inf:
+                self._timers.set((AGE, message.chain), until)  # more may be demanded now
+            return effects
         if isinstance(message, ChainChanged):
             return self.by_neighbours.announced(sender, message, history, now)
         return self.by_neighbours.asked(sender, message, history, now)

@@ -8,8 +8,9 @@ everything that is missing.
 
 A page may say that messages of it are damaged where it comes from. In the order of offsets it is
 read up to there, and the next storage node goes on at that place; what all of them lack is left
-out, and named at the end. Where a page cannot be divided so, another storage node is asked for it,
-and the page is taken as it is only if all of them lack something.
+out, and named at the end. In the order of numbers another storage node is asked for the whole page;
+if all of them lack something, their pages are joined. Only while the last so many are counted, a
+page that lacks something is taken as it is, if no storage node has a whole one.
 """
 
 import random
@@ -17,7 +18,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from anabranch.core.coverage import Coverage, LostOffsets
+from anabranch.core.coverage import Coverage, LostOffsets, in_all
+from anabranch.core.frames import name
 from anabranch.core.held_live import HeldLive
 from anabranch.core.ids import ChainKey, FrameHead, NodeId, PartKey
 from anabranch.core.machine import Effect, HistoryEnded, Open, PageEnded, Sizes
@@ -86,6 +88,7 @@ class Replay:
         self._lackers: dict[NodeId, int] = {}  # which lack it, and up to which offset
         # Which did not answer while the others lacked something, and until when they are left out.
         self._absent: dict[NodeId, float] = {}
+        self._lacking: dict[NodeId, Resent] = {}  # their pages, in the order of numbers
         self._takes_lacking = False  # all of them lack something, and a page is taken as it is
         self._lost = LostOffsets()
         self._busy_since: float | None = None  # when one was busy first, for that
@@ -196,6 +199,8 @@ class Replay:
             if self._takes_lacking:
                 self._lost.add(answer.missing)
                 return self._counted(sender, answer, now)
+            if self._wanted.by_number and not self._is_counting:
+                self._lacking[sender] = answer
             return self._lacks(sender, 0, now)
         hole = answer.missing[0]
         if not self._next.start <= hole.start < hole.end <= answer.high:
@@ -219,8 +224,12 @@ class Replay:
     @property
     def _is_divisible(self) -> bool:
         """Whether a page can be read up to some offset, and the rest elsewhere."""
-        is_counting = self._wanted.last and not self._has_begun
-        return self._is_dense or not (self._wanted.by_number or is_counting)
+        return self._is_dense or not (self._wanted.by_number or self._is_counting)
+
+    @property
+    def _is_counting(self) -> bool:
+        """Whether it is not known yet where the last so many begin."""
+        return bool(self._wanted.last) and not self._has_begun
 
     def _lacks(self, sender: NodeId, end: int, now: float) -> list[Effect]:
         """Learn that a storage node lacks the next messages, up to an offset."""
@@ -239,6 +248,9 @@ class Replay:
         """Go on without the messages that are damaged at every storage node that answers."""
         self._forget_failures()
         ends, self._lackers = list(self._lackers.values()), {}
+        pages, self._lacking = self._lacking, {}
+        if pages:
+            return self._join(pages, now)
         if not self._is_divisible:
             self._takes_lacking = True
             return self._ask(now)
@@ -247,6 +259,24 @@ class Replay:
         self._coverage.take(span.start, span.end - span.start)
         self._next = msgspec.structs.replace(self._next, start=span.end)
         return self._ask(now)
+
+    def _join(self, pages: dict[NodeId, Resent], now: float) -> list[Effect]:
+        """Take what any of some pages has, up to where the first of them ends."""
+        self._lost.add(in_all([page.missing for page in pages.values()]))
+        rests = [page.following for page in pages.values() if page.following is not None]
+        rest = min(rests, key=lambda each: each.cursor, default=None)
+        found: dict[bytes, bytes] = {}
+        for page in pages.values():
+            for frame in page.frames:
+                head = self._inspector.fits(self._key, self._wanted, frame)
+                if head is None or not self._inspector.proves(self._open.part, head, frame):
+                    continue
+                if rest is None or name(frame) <= rest.cursor:
+                    found.setdefault(name(frame), frame)
+        frames = tuple(found[each] for each in sorted(found))
+        sender, page = next(iter(pages.items()))
+        joined = msgspec.structs.replace(page, frames=frames, following=rest, missing=())
+        return self._counted(sender, joined, now)
 
     def _go_elsewhere(self, why: str, now: float) -> list[Effect]:
         """Ask the next one; after all of them wait a while; in the end give up."""
@@ -369,6 +399,7 @@ class Replay:
         self._forget_failures()
         self._forgers.clear()
         self._lackers.clear()
+        self._lacking.clear()
         self._empty_pages = 0 if answer.frames else self._empty_pages + 1
         following = answer.following
         if following is None:
@@ -394,6 +425,7 @@ class Replay:
         """Return the frames that are good, and which of their messages are wanted."""
         rows: list[_Row] = []
         wanted, is_good = self._wanted, True
+        late = frozenset(answer.late)
         for at, frame in enumerate(answer.frames):
             head = self._inspector.fits(self._key, wanted, frame)
             if head is None or not self._inspector.proves(self._open.part, head, frame):
@@ -401,7 +433,10 @@ class Replay:
                 continue
             offset = MAX_NUMBER if wanted.by_number else answer.offsets[at]
             if wanted.by_number or wanted.start - head.count < offset < wanted.end:
-                rows.append((head, frame, self._cut(head, offset)))
+                cut = self._cut(head, offset)
+                if late and answer.offsets[at : at + 1] and answer.offsets[at] in late:
+                    cut = msgspec.structs.replace(cut, late=True)
+                rows.append((head, frame, cut))
                 self._coverage.take(offset, head.count)
             else:
                 is_good = False

@@ -57,6 +57,7 @@ from anabranch.core.messages import (
     Ranges,
     Ranked,
     Resend,
+    Resent,
     StorageSlowDown,
     Vote,
     Voted,
@@ -64,6 +65,7 @@ from anabranch.core.messages import (
 from anabranch.core.messages.links import slow_down_digest
 from anabranch.core.messages.registry import NETWORK
 from anabranch.core.messages.storage import FrameName, Holding
+from anabranch.core.missing_frames import MissingFrames
 from anabranch.core.part_log import FromFellow, LogStatus, PartLog
 from anabranch.core.parts import MAX_PARTS, Part, Parts
 from anabranch.core.receipts import signed_bytes
@@ -87,7 +89,7 @@ class Storage(Service):
 
     messages = (
         *(Resend, AskEntries, Entries, AskStored, Hand, Vote, Voted, Lead, Fetch, Fetched),
-        *(AskRanges, Ranges, AskLacking, Lacking, AskRank, Ranked, Marked, Disagree),
+        *(AskRanges, Ranges, AskLacking, Lacking, AskRank, Ranked, Marked, Disagree, Resent),
     )
     events = (Wrote, Found, Damaged, LossAccepted)
 
@@ -115,7 +117,7 @@ class Storage(Service):
         self.verified = VerifiedFrames(verify)
         self._registry = registry
         self._rng = rng
-        self._disk = Disk()
+        self._disk = Disk(retention.keep_ms)
         self._linked: set[NodeId] = set()
         self._logs: dict[StreamPart, PartLog] = {}
         self._streams: dict[str, dict[StreamPart, PartLog]] = {}
@@ -132,12 +134,14 @@ class Storage(Service):
             self._logs, self._disk, registry, self.verified, retention, self._take_found
         )
         self._comparison_server: ComparisonServer | None = None
+        self._missing = MissingFrames(self._logs, registry, self.verified, self._take_found)
         for state in states:
             self._add(state)
 
     def attach(self, parts: Parts) -> None:
-        """Compare the logs with the neighbours in the overlays of these parts."""
+        """Compare the logs with the neighbours in the overlays of these parts, and ask them."""
         self.comparisons.attach(parts)
+        self._missing.attach(parts)
         self._comparison_server = ComparisonServer(parts, self._registry.stores)
 
     # --- What others may ask --------------------------------------------------------------
@@ -166,7 +170,7 @@ class Storage(Service):
         active = sum(1 for log in self._logs.values() if log.is_active)
         tables = [log.sizes() for log in self._logs.values()]
         tables += [self._disk.sizes(), self._resends.sizes(), self._repairs.sizes()]
-        tables += [self.verified.sizes(), self.comparisons.sizes()]
+        tables += [self.verified.sizes(), self.comparisons.sizes(), self._missing.sizes()]
         if self._comparison_server is not None:
             tables.append(self._comparison_server.sizes())
         slowed = (len(self._slowed_at), MAX_LOGS)
@@ -252,6 +256,7 @@ class Storage(Service):
         log.leave()
         self._timers.cancel(log.part)
         self._repairs.forget(log.part)
+        self._missing.forget(log.part)
 
     def _seems_deleted(self, stream: str, now: float) -> list[Effect]:
         """Stop, and delete what is kept once the registry has said so again when asked."""
@@ -327,7 +332,7 @@ class Storage(Service):
         return [Send(peer, word) for peer in state.overlay.neighbours(part)]
 
     def _take_found(self, log: PartLog, frame: bytes, now: float) -> list[Effect]:
-        """Take a verified frame that a comparison has found."""
+        """Take a verified frame that another node has sent."""
         return self._tended(log, log.take(frame, now), now)
 
     def _hand(self, sender: NodeId, hand: Hand, now: float) -> list[Effect]:
@@ -380,6 +385,8 @@ class Storage(Service):
             effects = self._ask_stored(sender, message, now)
         elif type(message) is Hand:
             effects = self._hand(sender, message, now)
+        elif type(message) is Resent:
+            effects = self._missing.receive(sender, message, now)
         elif isinstance(message, FromFellow):
             effects = self._from_fellow(sender, message, now)
         elif self._comparison_server is not None:
@@ -495,6 +502,8 @@ class Storage(Service):
             log = self._logs[part]
             effects += self._tended(log, log.wake(now), now)
         effects += self._repairs.wake(now)
+        if self._missing.wakeup_at is not None and self._missing.wakeup_at <= now:
+            effects += self._missing.wake(now)
         if self._sweep.wakeup_at is not None and self._sweep.wakeup_at <= now:
             effects += self._sweep.wake(now)
         if self.comparisons.wakeup_at is not None and self.comparisons.wakeup_at <= now:
@@ -515,6 +524,7 @@ class Storage(Service):
             self._timers.set(log.part, log.wakeup_at)
         if log.is_active:
             self._sweep.arm(log, now)
+            self._missing.tend(log)
         if log.take_damaged():
             effects += self._repairs.add(log, now)
         return effects + self._repairs.tend(log, now)
@@ -522,7 +532,7 @@ class Storage(Service):
     def _done(self, effects: list[Effect], now: float) -> list[Effect]:
         self.comparisons.arm(now)
         times = (self._timers.next_at, self._repairs.wakeup_at, self._sweep.wakeup_at)
-        others = (self._confirm_at, self.comparisons.wakeup_at)
+        others = (self._confirm_at, self.comparisons.wakeup_at, self._missing.wakeup_at)
         every = [at for at in (*times, *others) if at is not None]
         self.wakeup_at = min(every, default=None)
         return effects

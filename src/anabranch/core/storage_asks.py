@@ -12,11 +12,11 @@ from functools import partial
 import msgspec
 
 from anabranch.core.frames import peek
-from anabranch.core.ids import FrameHead, NodeId
+from anabranch.core.ids import SEQUENCE_BITS, FrameHead, NodeId
 from anabranch.core.log_standing import Standing
 from anabranch.core.machine import Effect, Send, Sizes
 from anabranch.core.messages import Acknowledged, LackingNames
-from anabranch.core.messages.storage import MAX_NAMED, FrameName, Holding
+from anabranch.core.messages.storage import LATE, MAX_NAMED, FrameName, Holding
 from anabranch.core.storage_disk import Look
 from anabranch.core.store import Answer, Named, Placed
 
@@ -116,16 +116,26 @@ class Asks:
         self, asked: _Asked, rows: Sequence[tuple[Placed, FrameHead]]
     ) -> list[Effect]:
         """Tell the publisher which of its frames it may hand over."""
-        if self._standing.state.missing:
-            return []  # a frame may lie in a hole, which is filled from other storage nodes
         here = {FrameName(head.chain, head.last) for _, head in rows}
         lacking = [n for n in asked.names if n in asked.welcome and n not in here]
         coming = self._coming() if lacking else None
         if coming is None:
             return []
         lacking = [n for n in lacking if n not in coming and n not in self._placed]
+        lacking = [n for n in lacking if not self._may_be_damaged(n)]
         lacked = LackingNames(self._standing.part, tuple(lacking)) if lacking else None
         return [Send(asked.sender, lacked)] if lacked is not None else []
+
+    def _may_be_damaged(self, name: FrameName) -> bool:
+        """Tell whether a frame may lie in a hole, which other storage nodes are asked to fill.
+
+        A single storage node cannot fill its holes: there the frame gets a new place in the log.
+        """
+        standing = self._standing
+        if len(standing.members) == 1:
+            return False
+        at_ms = name.last >> SEQUENCE_BITS
+        return any(at_ms <= hole.before_ms for hole in standing.state.missing)
 
     def placed(self, rows: Iterable[tuple[Placed, FrameHead]]) -> None:
         """Take note of frames that have a place in the log on our disk."""
@@ -133,7 +143,7 @@ class Asks:
             name = FrameName(head.chain, head.last)
             if row.offset is not None and name in self._asked:
                 digest = hashlib.sha256(row.entry.frame).digest()
-                holding = Holding(name, row.offset, digest)
+                holding = Holding(name, row.offset, digest, row.entry.mark == LATE)
                 self._placed[name] = (row.offset + head.count, holding)
 
     def cut(self, length: int) -> None:

@@ -9,7 +9,7 @@ from anabranch.core.store import DIVERGED, Answer, LogQuery, LogWrite
 MAX_UNSAVED_BYTES = 64 << 20  # of frames that are not on the disk yet
 BEHIND_BYTES = MAX_UNSAVED_BYTES // 2  # beyond this, publishers are asked to rest
 MAX_WRITES = 1_000  # one for each log
-MAX_FINDS = 32_768  # follows from 1,000 logs of 16 storage nodes, and the bounds of all who ask
+MAX_FINDS = 40_960  # follows from 1,000 logs of 16 storage nodes, and the bounds of all who ask
 
 Touched = tuple[StreamPart, list[Effect]]  # whose log it was, and what follows
 AfterWrite = Callable[[Wrote, float], list[Effect]]
@@ -20,7 +20,8 @@ Look = Callable[[LogQuery, AfterFind], Effect]  # looks something up
 class Disk:
     """Numbers writes and queries, and bounds what has to wait in memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, keep_ms: int | None = None) -> None:
+        self.keep_ms = keep_ms  # the store deletes what is older; None: nothing for its age
         self.problem = ""  # why nothing can be written; empty if all is well
         self.dropped = 0  # frames for which there was no room while they could not be written
         self._token = 0

@@ -11,10 +11,10 @@ from functools import partial
 
 from anabranch.core.changes import PUBLIC, Right
 from anabranch.core.frames import peek
-from anabranch.core.ids import NodeId
+from anabranch.core.ids import CHAIN_KEY_BYTES, NodeId
 from anabranch.core.machine import Effect, Send, Sizes
 from anabranch.core.messages import AskEntries, Entries, Resend, Resent
-from anabranch.core.messages.storage import MAX_NUMBER, PAGE_BYTES, Entry, Selection
+from anabranch.core.messages.storage import LATE, MAX_NUMBER, PAGE_BYTES, Entry, Selection
 from anabranch.core.part_log import PartLog
 from anabranch.core.registry_view import Registry
 from anabranch.core.storage_disk import Disk
@@ -102,6 +102,7 @@ class Resends:
             return [*effects, Send(sender, Resent(resend.ticket, problem=problem))]
         status = log.status()
         offsets = (MAX_NUMBER if row.offset is None else row.offset for row in answer.placed)
+        late = (row.offset for row in answer.placed if row.entry.mark == LATE)
         resent = Resent(
             resend.ticket,
             tuple(row.entry.frame for row in answer.placed),
@@ -111,6 +112,7 @@ class Resends:
             status.high,
             "",
             answer.missing,
+            tuple(offset for offset in late if offset is not None and offset < status.high),
         )
         return [*effects, Send(sender, resent)]
 
@@ -190,14 +192,16 @@ def _length_of(log: PartLog) -> int:
 
 
 def _lacks_end(wanted: Selection, answer: Answer, log: PartLog, now: float) -> bool:
-    """Tell whether a page would pass for the end of all that there is, while others have more.
+    """Tell whether a page would pass for the end of what is wanted, while others have more.
 
     In the order of offsets the requester is told the high mark, and looks again if it wants more.
-    But the mark of a log that has forgotten its end, or has just been opened, is too low.
+    But the mark of a log that has forgotten its end, or has just been opened, is too low. Where a
+    gap of one chain is filled, what is still missing is asked of others.
     """
     standing = log.standing
     is_end = answer.following is None or wanted.last > 0
     if not wanted.by_number:
         is_page = wanted.start < MAX_NUMBER  # and no question for the length of the log
         return is_page and is_end and wanted.end > standing.high and standing.is_unsure(now)
-    return is_end and wanted.upto == MAX_NUMBER and standing.is_behind(now)
+    is_gap = len(wanted.whose) == CHAIN_KEY_BYTES and wanted.upto < MAX_NUMBER
+    return not is_gap and is_end and standing.is_behind(now)

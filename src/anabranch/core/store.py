@@ -15,7 +15,14 @@ from collections.abc import Sequence
 import msgspec
 
 from anabranch.core.errors import LocalError
-from anabranch.core.ids import MAX_SKEW_S, NODE_ID_BYTES, SEQUENCE_BITS, NodeId, StreamPart
+from anabranch.core.ids import (
+    MAX_SKEW_S,
+    NODE_ID_BYTES,
+    SEQUENCE_BITS,
+    ChainKey,
+    NodeId,
+    StreamPart,
+)
 from anabranch.core.messages.registry import NO_HASH
 from anabranch.core.messages.storage import (
     MAX_NUMBER,
@@ -108,8 +115,13 @@ class Placed(msgspec.Struct, frozen=True, gc=False):
 
 
 def hash_after(before: bytes, offset: int, entry: Entry) -> bytes:
-    """Return the log's hash after an entry that begins at an offset."""
+    """Return the log's hash after an entry that begins at an offset.
+
+    A mark makes the hashed text longer, so an entry without one has the hash it always had.
+    """
     numbers = offset.to_bytes(8) + entry.epoch.to_bytes(8) + entry.placed_ms.to_bytes(8)
+    if entry.mark:
+        numbers += entry.mark.to_bytes(8, signed=True)
     return hashlib.sha256(before + numbers + hashlib.sha256(entry.frame).digest()).digest()
 
 
@@ -125,21 +137,32 @@ class Keep(msgspec.Struct, frozen=True):
 
 
 class Order(msgspec.Struct, frozen=True):
-    """Give frames the next places in the log, in this order; those that have one keep theirs."""
+    """Give frames the next places in the log, in this order; those that have one keep theirs.
+
+    `marks` are those of their entries; none: all are 0.
+    """
 
     part: StreamPart
     epoch: int
     placed_ms: int
     frames: tuple[bytes, ...]
+    marks: tuple[int, ...] = ()
 
 
 class OrderHeld(msgspec.Struct, frozen=True):
-    """Give frames that are held the next places in the log, by (last number, chain)."""
+    """Give held frames the next places in the log, in this order, as far as they are held."""
 
     part: StreamPart
     epoch: int
     placed_ms: int
-    most: int  # frames
+    names: tuple[FrameName, ...]
+    marks: tuple[int, ...] = ()
+
+
+def marks_of(write: Order | OrderHeld) -> Sequence[int]:
+    """Return the mark of each frame."""
+    count = len(write.frames) if isinstance(write, Order) else len(write.names)
+    return write.marks or (0,) * count
 
 
 class Copy(msgspec.Struct, frozen=True):
@@ -302,7 +325,45 @@ class NamesIn(msgspec.Struct, frozen=True):
     spans: tuple[tuple[int, int, int], ...]  # the lowest number, the highest, and how many names
 
 
-LogQuery = Page | Named | HashAt | HolesIn | NamesIn
+class ChainsIn(msgspec.Struct, frozen=True):
+    """The newest placed number of some chains, and the held frames above it.
+
+    Of each chain at most `most` held frames are named, and of all of them not many bytes are read.
+    """
+
+    part: StreamPart
+    chains: tuple[tuple[ChainKey, int], ...]  # with the newest number if it is known, or UNKNOWN
+    most: int
+
+
+class HeldIn(msgspec.Struct, frozen=True):
+    """The names of held frames in ascending order, from after `cursor` on: at most so many."""
+
+    part: StreamPart
+    cursor: bytes
+    most: int
+
+
+UNKNOWN = -1
+
+
+class HeldFrame(msgspec.Struct, frozen=True):
+    """A held frame of a chain, without its content."""
+
+    previous: int
+    last: int
+    came_ms: int
+
+
+class ChainEnd(msgspec.Struct, frozen=True):
+    """The end of a chain in a log: its newest placed number, 0 if there is none in the log."""
+
+    newest: int = 0
+    held: tuple[HeldFrame, ...] = ()  # with larger numbers, in ascending order
+    has_more: bool = False  # such held frames
+
+
+LogQuery = Page | Named | HashAt | HolesIn | NamesIn | ChainsIn | HeldIn
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -314,7 +375,8 @@ class Answer(msgspec.Struct, frozen=True):
     missing: tuple[Span, ...] = ()
     lacking: tuple[Missing, ...] = ()  # the answer to HolesIn
     problem: str = ""
-    names: tuple[tuple[bytes, ...], ...] = ()  # by span, in ascending order (NamesIn)
+    names: tuple[tuple[bytes, ...], ...] = ()  # by span, in ascending order (NamesIn; HeldIn: one)
+    chains: tuple[ChainEnd, ...] = ()  # in the order of the question (ChainsIn)
     floor_ms: int = 0  # frames that were placed before this may have been deleted; 0: none were
 
 

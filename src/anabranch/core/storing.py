@@ -117,6 +117,7 @@ class Receipt(msgspec.Struct):
     problem: str = ""
     offset: int = 0
     first: int = 0
+    late: bool = False  # the log has a newer frame of its chain before it
 
 
 class KeepFrame(msgspec.Struct, gc=False):
@@ -125,6 +126,7 @@ class KeepFrame(msgspec.Struct, gc=False):
     part: StreamPart
     name: FrameName
     frame: bytes
+    is_given: bool = False  # its numbers are the application's choice
 
 
 class ForgetFrames(msgspec.Struct):

@@ -46,6 +46,7 @@ class Cut(msgspec.Struct, frozen=True, gc=False):
     upto: int = MAX_NUMBER
     skip: int = 0
     most: int = MAX_NUMBER
+    late: bool = False
 
 
 WHOLE = Cut()

@@ -11,7 +11,7 @@ largest part first; publishing goes on. Every frame that is given up is counted.
 
 import hashlib
 from collections import OrderedDict, deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Protocol
 
 import msgspec
@@ -33,7 +33,7 @@ OFFERS_PER_S = 100  # to one storage node: with more parts than that the names w
 AGAIN_FIRST_S, AGAIN_MOST_S = 1.0, 30.0  # back-off while a storage node does not sign
 WINDOW = 1_024  # names that are offered to a storage node at a time, in one part
 NAMES_AT_ONCE = 256  # in one message
-HAND_AFTER_S = 1.0  # a younger frame may still be on its way through the overlay
+HAND_AFTER_S = 1.0  # after publishing: a younger frame may be on its way through the overlay
 HAND_BYTES = 1 << 20  # of frames that are on the way to a storage node at a time
 NOTICE_AFTER_S = 5.0
 MAX_IDLE_PARTS = 1_000  # without a frame that waits
@@ -63,9 +63,11 @@ class Kept(msgspec.Struct):
     frame: bytes  # empty once the frame is stored or given up
     count: int  # messages
     since: float
+    hand_at: float  # before that it may still be on its way through the overlay
     is_given: bool = False  # its numbers are the application's choice
     is_awaited: bool = False  # a receipt is wanted: the end of the frame is reported
     marks: list[NodeId] = []
+    others: list[NodeId] = []  # that have signed for another frame with these given numbers
     hashed: bytes = b""
 
     @property
@@ -132,7 +134,7 @@ class UnstoredFrames:
         ledger: Ledger,
         up: Collection[NodeId],
         bound_bytes: int = MAX_UNSTORED_BYTES,
-        lasting: Iterable[tuple[StreamPart, bytes]] | None = None,
+        lasting: Iterable[KeepFrame] | None = None,
     ) -> None:
         """`lasting` are the frames that the data folder holds, oldest first; None: no folder.
 
@@ -154,8 +156,8 @@ class UnstoredFrames:
         self.is_rearmed = False  # a timer was set by `keep`, and nobody has looked at it yet
         self._gone: dict[StreamPart, list[FrameName]] = {}  # to be deleted from the folder
         self._ended: list[Kept] = []  # awaited frames that were given up
-        for part, frame in lasting or ():
-            self._load(part, frame)
+        for each in lasting or ():
+            self._load(each)
 
     # --- What others may ask --------------------------------------------------------------
 
@@ -199,6 +201,12 @@ class UnstoredFrames:
             needed |= {each.node: each for each in self._ledger.keepers(stream)}
         return list(needed.values())
 
+    @property
+    def is_linked(self) -> bool:
+        """Whether so many storage nodes are linked that frames of some part could be stored."""
+        waiting = [state for state in self._parts.values() if state.frames and state.nodes]
+        return any(len(state.lanes) >= state.majority for state in waiting)
+
     def sizes(self) -> Sizes:
         """Return every bounded table with its bound."""
         lanes = [lane for state in self._parts.values() for lane in state.lanes.values()]
@@ -229,10 +237,11 @@ class UnstoredFrames:
             if before.frame == frame:
                 return before, []
             self._remove(state, before)
-        kept = Kept(part, name, frame, head.count, now, is_given)
+            effects += self._forget_gone()  # before another frame of this name is kept
+        kept = Kept(part, name, frame, head.count, now, now + HAND_AFTER_S, is_given)
         self._add(state, kept, now)
         if self._is_lasting:
-            effects.append(KeepFrame(part, name, frame))
+            effects.append(KeepFrame(part, name, frame, is_given))
         if self._bytes > self._bound_bytes:
             effects += self._make_room()
         return kept, effects
@@ -246,13 +255,19 @@ class UnstoredFrames:
         self._remove(state, kept)
         return self._forget_gone()
 
-    def _load(self, part: StreamPart, frame: bytes) -> None:
+    def _load(self, lasting: KeepFrame) -> None:
         """Take a frame out of the folder; its storage nodes are learned later."""
-        head = peek(frame)
-        name = FrameName(head.chain, head.last)
+        part, name, frame = lasting.part, lasting.name, lasting.frame
         state = self._parts.setdefault(part, _Part(part))
         if name not in state.frames:
-            self._add(state, Kept(part, name, frame, head.count, 0.0), 0.0)
+            count = peek(frame).count
+            self._add(state, Kept(part, name, frame, count, 0.0, 0.0, lasting.is_given), 0.0)
+
+    def lasting(self) -> Iterator[KeepFrame]:
+        """Return all frames that wait, those of each part oldest first."""
+        for state in self._parts.values():
+            for kept in state.frames.values():
+                yield KeepFrame(kept.part, kept.name, kept.frame, kept.is_given)
 
     def start(self, now: float) -> list[Effect]:
         """Begin with the frames of the folder."""
@@ -344,10 +359,14 @@ class UnstoredFrames:
             self._give_up(state, next(iter(state.frames.values())))
         return effects + self._forget_gone()
 
+    def count_lost(self, part: StreamPart, count: int) -> None:
+        """Count messages that will never be stored."""
+        self.given_up += count
+        if part in self._given_up or len(self._given_up) < MAX_COUNTED_PARTS:
+            self._given_up[part] = self._given_up.get(part, 0) + count
+
     def _give_up(self, state: _Part, kept: Kept) -> None:
-        self.given_up += kept.count
-        if state.part in self._given_up or len(self._given_up) < MAX_COUNTED_PARTS:
-            self._given_up[state.part] = self._given_up.get(state.part, 0) + kept.count
+        self.count_lost(state.part, kept.count)
         if kept.is_awaited:
             self._ended.append(kept)
         self._remove(state, kept)
@@ -419,9 +438,19 @@ class UnstoredFrames:
         kept.marks.append(node)
         self._count(state, kept)
 
-    def taken(self, kept: Kept) -> None:
-        """Forget a frame under whose given numbers another one is stored."""
-        self._remove(self._parts[kept.part], kept)
+    def otherwise(self, kept: Kept, node: NodeId) -> bool:
+        """Count a storage node that has signed for another frame with these given numbers.
+
+        Forget the frame, and return true, if a majority has: one of them could sign falsely.
+        """
+        if node not in kept.others:
+            kept.others.append(node)
+        nodes = [each.node for each in self._ledger.keepers(kept.part.stream)]
+        if sum(1 for each in kept.others if each in nodes) <= len(nodes) // 2:
+            return False
+        if kept.frame:
+            self._remove(self._parts[kept.part], kept)
+        return True
 
     def _count(self, state: _Part, kept: Kept) -> None:
         """Let a frame go that a majority of the present storage nodes has signed for."""
@@ -560,9 +589,9 @@ class UnstoredFrames:
                 continue
             if name not in lane.offered and len(lane.offered) >= WINDOW:
                 continue
-            if now < kept.since + HAND_AFTER_S:
+            if now < kept.hand_at:
                 lane.offered.setdefault(name, kept)
-                lane.again_at = min(lane.again_at, kept.since + HAND_AFTER_S)
+                lane.again_at = min(lane.again_at, kept.hand_at)
                 self._timers.sooner((part, node), lane.again_at)
             else:
                 lane.offered[name] = lane.lacking[name] = kept

@@ -1,6 +1,6 @@
 """Topologies: grown by the machines that ship in `sim/`, and taken as arrays for the kernels."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -43,7 +43,7 @@ def grow(
         # Neighbours on their way out still count until their successors stand, so the right
         # number of them may be a coincidence; that nothing has moved since the last look is not.
         before, links = links, links_of(cluster)
-        if links == before and is_regular(links, degree):
+        if links == before and is_regular(links, degree, {node.id for node in cluster.honest}):
             sim.run(sim.now + learning_s)
             return cluster
     raise RuntimeError(f"{nodes} nodes have not settled after {PATIENCE_S:.0f} simulated seconds")
@@ -54,12 +54,18 @@ def links_of(cluster: Cluster) -> Neighbours:
     return {node.id: cluster.neighbours(node, cluster.parts[0]) for node in cluster.peers}
 
 
-def is_regular(links: Neighbours, degree: int) -> bool:
-    """Tell whether every link is known to both ends and no slot is unused that could be used."""
+def is_regular(links: Neighbours, degree: int, honest: Container[NodeId] | None = None) -> bool:
+    """Tell whether every link is known to both ends and no slot is unused that could be used.
+
+    The slots of other than `honest` nodes may stay empty: a node that rejects many neighbours gets
+    no others. Then one slot of the honest nodes may be left over, whatever the number of nodes is.
+    """
     full = min(degree, len(links) - 1)
-    unused = sum(full - len(near) for near in links.values())
-    mutual = all(node in links[peer] for node, near in links.items() for peer in near)
-    return mutual and unused == len(links) * full % 2
+    counted = [near for node, near in links.items() if honest is None or node in honest]
+    unused = sum(full - len(near) for near in counted)
+    odd = len(links) * full % 2
+    fits = unused == odd if len(counted) == len(links) else unused <= 1
+    return fits and all(node in links[peer] for node, near in links.items() for peer in near)
 
 
 def rtts_of(cluster: Cluster, underlay: Underlay) -> dict[tuple[NodeId, NodeId], float]:

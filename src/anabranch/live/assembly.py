@@ -9,11 +9,12 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from math import inf
 
 from anabranch.core.identity import Identity, KnownKeys, Verify
-from anabranch.core.ids import NodeId, StreamPart
+from anabranch.core.ids import NodeId
 from anabranch.core.key_exchange import KeyExchange
-from anabranch.core.machine import KeepKey
+from anabranch.core.machine import KeepFrame, KeepKey
 from anabranch.core.mandate import introduce
 from anabranch.core.messages import Contact
 from anabranch.core.peer import Peer
@@ -68,17 +69,21 @@ def assemble(
     patience_s: float,
     keeps: Keeps | None = None,
     unstored_bytes: int = MAX_UNSTORED_BYTES,
-    lasting: Iterable[tuple[StreamPart, bytes]] | None = None,
+    lasting: Iterable[KeepFrame] | None = None,
     is_address_given: bool = False,
+    confirm_within_s: float = inf,
 ) -> tuple[RegistryReader, Peer]:
     """Return the machines of a node that acts for a user, and has found trackers.
 
     One that `keeps` streams for others does not read them. `lasting` are the frames of its data
-    folder that are not stored yet.
+    folder that are not stored yet. Rights count only if a tracker has confirmed them within
+    `confirm_within_s`.
     """
     curve = KnownKeys()
     rng = random.Random(int.from_bytes(os.urandom(16)))
-    registry = RegistryReader(network, curve.verify, found[0], rng, found[1:])
+    registry = RegistryReader(
+        network, curve.verify, found[0], rng, found[1:], confirm_within_s=confirm_within_s
+    )
 
     def trackers() -> list[NodeId]:
         """Return the network's trackers; until they are known, those that were found."""

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from functools import partial
+from math import inf
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any
@@ -89,6 +90,7 @@ def connect(
     data: Path | str | None = None,
     close_wait_s: float = CLOSE_WAIT_S,
     unstored_bytes: int | None = None,
+    confirm_within: timedelta | float | None = None,
 ) -> "Network":
     """Name a network; `async with` joins it.
 
@@ -106,6 +108,7 @@ def connect(
     a folder, `data`, they are also kept there (256 MiB), with the node's own key, and offered again
     by the next process that uses the folder; one process may use it at a time. Leaving waits for
     the storage nodes, for at most `close_wait_s`, and raises NotStored if that is not enough.
+    `confirm_within`: rights count here only if a tracker has confirmed them within that time.
     """
     identity, parsed = _choose(address, key, profile)
     folder = None if data is None else DataFolder(Path(data))
@@ -123,6 +126,7 @@ def connect(
         folder=folder,
         close_wait_s=close_wait_s,
         unstored_bytes=unstored_bytes,
+        confirm_within_s=confirm_within_of(confirm_within) or inf,
     )
 
 
@@ -219,6 +223,7 @@ class Network:
         folder: DataFolder | None = None,
         close_wait_s: float = CLOSE_WAIT_S,
         unstored_bytes: int | None = None,
+        confirm_within_s: float = inf,
     ) -> None:
         if close_wait_s < 0:
             raise LocalError(f"close_wait_s is {close_wait_s}: give 0 or more seconds")
@@ -246,6 +251,7 @@ class Network:
             handlers,
             unstored_bytes,
             folder,
+            confirm_within_s,
         )
 
     async def __aenter__(self) -> "Network":
@@ -283,7 +289,7 @@ class Network:
         left = self.node.left_unstored
         if left and not self._is_told and sys.exc_info()[1] is None:
             self._is_told = True
-            raise not_stored(left, "" if self._folder is None else str(self._folder.path))
+            raise not_stored(left, self._folder)
 
     @property
     def me(self) -> str:

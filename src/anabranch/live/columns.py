@@ -49,8 +49,9 @@ async def read_columns(
         else:
             lost = place.lost
             if lost.spans:
-                text = f"{stream} cannot be read as a whole: {lost.text}"
-                raise HistoryLost(text, [(span.start, span.end) for span in lost.spans])
+                text = f"{stream}#{partition} cannot be read as a whole: {lost.text}"
+                spans = [(span.start, span.end) for span in lost.spans]
+                raise HistoryLost(text, {partition: spans})
             return
     where = f"{stream} cannot be read from offset {place.position} on"
     raise NetworkUnreachable(f"{where}: {place.problem}")

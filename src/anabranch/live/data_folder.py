@@ -5,20 +5,27 @@ network. Frames are written in the transaction of the event in which they were m
 committed before `publish` can return: they survive the end of the process, however it ends. A
 commit does not wait for the disk (SQLite, WAL, synchronous=NORMAL), so a power cut may take the
 frames of the last moments.
+
+Each frame has a checksum: a storage node would end the link to a node that hands it a frame which
+is not what its publisher signed. Damaged frames are left out when the folder is read, and counted.
 """
 
 import os
 import sqlite3
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
+from errno import ENOTDIR
 from pathlib import Path
 from typing import IO, Any
+from zlib import crc32
 
 from anabranch.core.errors import LocalError, RemoteError
 from anabranch.core.frames import peek
 from anabranch.core.identity import Identity
 from anabranch.core.ids import NodeId, StreamPart, show
 from anabranch.core.machine import ForgetFrames, KeepFrame
+from anabranch.core.messages.data import MAX_FRAME_MESSAGES
 from anabranch.core.messages.storage import FrameName
 from anabranch.live.keys import load_or_make_key
 from anabranch.live.private_files import PRIVATE_FILE, make_private_folder
@@ -28,7 +35,7 @@ if sys.platform != "win32":
 
 FOLDER_UNSTORED_BYTES = 256 << 20  # of frames, where there is a folder
 APPLICATION_ID = 0x414E4446  # "ANDF"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 BUSY_S = 1.0
 CHECKPOINT_PAGES = 4_000  # of the write-ahead log, which is then copied into the file
 
@@ -38,9 +45,13 @@ CREATE TABLE frames (
     id INTEGER PRIMARY KEY,
     stream TEXT NOT NULL,
     partition INTEGER NOT NULL,
+    messages INTEGER NOT NULL,
+    given INTEGER NOT NULL,
+    checksum INTEGER NOT NULL,
     frame BLOB NOT NULL
 );
 """
+_INSERT = "INSERT INTO frames VALUES (?, ?, ?, ?, ?, ?, ?)"
 
 Name = tuple[StreamPart, FrameName]
 
@@ -56,6 +67,7 @@ class DataFolder:
         self._next_id = 1
         self._is_open = False  # a transaction
         self.problem = ""  # why frames are not written any more
+        self.damaged: dict[StreamPart, int] = {}  # messages that were damaged when it was read
 
     def node_identity(self) -> Identity:
         """Return the node's own key, which is made when there is none."""
@@ -75,25 +87,28 @@ class DataFolder:
             self.close()
             raise
 
-    def load(self) -> list[tuple[StreamPart, bytes]]:
-        """Return the frames in the folder, oldest first."""
+    def load(self) -> list[KeepFrame]:
+        """Return the frames in the folder, oldest first, without those that are damaged."""
         assert self._database is not None
         try:
-            rows = self._database.execute(
-                "SELECT id, stream, partition, frame FROM frames ORDER BY id"
-            ).fetchall()
-        except sqlite3.Error as error:
+            rows = self._database.execute("SELECT * FROM frames ORDER BY id").fetchall()
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise self._unusable(error) from error
-        frames: list[tuple[StreamPart, bytes]] = []
-        for number, stream, partition, frame in rows:
-            try:
-                head = peek(frame)
-            except RemoteError as error:
-                raise self._unusable(error) from error
-            part = StreamPart(stream, partition)
-            self._ids[part, FrameName(head.chain, head.last)] = number
-            self._next_id = number + 1
-            frames.append((part, frame))
+        frames: list[KeepFrame] = []
+        bad: list[int] = []
+        for row in rows:
+            number = row[0]
+            self._next_id = max(self._next_id, number + 1)
+            kept = _kept_in(row)
+            if kept is None:
+                part, count = _lost_in(row)
+                self.damaged[part] = self.damaged.get(part, 0) + count
+                bad.append(number)
+                continue
+            self._ids[kept.part, kept.name] = number
+            frames.append(kept)
+        self._write("DELETE FROM frames WHERE id = ?", [(number,) for number in bad])
+        self.commit()
         return frames
 
     # --- Frames ---------------------------------------------------------------------------
@@ -101,15 +116,27 @@ class DataFolder:
     def keep(self, effect: KeepFrame) -> None:
         """Write a frame; it is safe after the next `commit`."""
         number, self._next_id = self._next_id, self._next_id + 1
-        part = effect.part
-        row = (number, part.stream, part.partition, effect.frame)
-        if self._write("INSERT INTO frames VALUES (?, ?, ?, ?)", [row]):
-            self._ids[part, effect.name] = number
+        if self._write(_INSERT, [_row_of(number, effect)]):
+            self._ids[effect.part, effect.name] = number
 
     def forget(self, effect: ForgetFrames) -> None:
         """Delete frames."""
         ids = (self._ids.pop((effect.part, name), None) for name in effect.names)
         self._write("DELETE FROM frames WHERE id = ?", [(each,) for each in ids if each])
+
+    def write_anew(self, frames: Iterable[KeepFrame]) -> bool:
+        """Write all frames after a failure; tell whether the disk took them."""
+        if self._database is None:
+            return False
+        self.problem, self._ids = "", {}
+        if self._execute("BEGIN IMMEDIATE"):
+            self._is_open = self._execute("DELETE FROM frames")
+        for effect in frames:
+            if not self._is_open:
+                break
+            self.keep(effect)
+        self.commit()
+        return not self.problem
 
     def commit(self) -> None:
         """Make everything that was written since the last time survive this process."""
@@ -140,6 +167,13 @@ class DataFolder:
             return False
         return True
 
+    @property
+    def loss(self) -> str:
+        """Say how many messages were damaged in the folder; empty if none was."""
+        count = sum(self.damaged.values())
+        text = f"{count} messages in {self.path} were damaged on the disk, and are lost"
+        return text if count else ""
+
     def close(self) -> None:
         """Write what is to be written, and let the folder go."""
         self.commit()
@@ -155,6 +189,8 @@ class DataFolder:
     def _make(self) -> None:
         try:
             make_private_folder(self.path)
+            if not self.path.is_dir():
+                raise NotADirectoryError(ENOTDIR, "it is a file")
         except OSError as error:
             raise LocalError(
                 f"{self.path} cannot be made a folder ({error.strerror}): name another with --data"
@@ -214,3 +250,37 @@ class DataFolder:
             f"the data folder {self.path} cannot be used ({error}): make room there, check who may "
             "write there, or name another one (--data)"
         )
+
+
+def _row_of(number: int, kept: KeepFrame) -> tuple[Any, ...]:
+    part, given, frame = kept.part, int(kept.is_given), kept.frame
+    count = peek(frame).count
+    check = _checksum(part, given, frame)
+    return (number, part.stream, part.partition, count, given, check, frame)
+
+
+def _checksum(part: StreamPart, given: int, frame: bytes) -> int:
+    return crc32(frame, crc32(f"{part} {given}".encode()))
+
+
+def _kept_in(row: tuple[Any, ...]) -> KeepFrame | None:
+    """Return the frame of a row; None if that is not what was written."""
+    _, stream, partition, count, given, checksum, frame = row
+    if type(stream) is not str or type(partition) is not int or type(frame) is not bytes:
+        return None
+    part = StreamPart(stream, partition)
+    if _checksum(part, given, frame) != checksum:
+        return None
+    try:
+        head = peek(frame)
+    except RemoteError:
+        return None
+    kept = KeepFrame(part, FrameName(head.chain, head.last), frame, bool(given))
+    return kept if head.count == count else None
+
+
+def _lost_in(row: tuple[Any, ...]) -> tuple[StreamPart, int]:
+    """Return, as far as a damaged row tells, of which part and how many its messages were."""
+    _, stream, partition, count, *_ = row
+    part = StreamPart(str(stream), partition if type(partition) is int else 0)
+    return part, count if type(count) is int and 0 < count <= MAX_FRAME_MESSAGES else 1

@@ -298,7 +298,7 @@ class Driver:
         def done(reached: bool) -> None:
             self.feed(DialChecked(peer, address, reached))
 
-        self._transport.check(peer, address, done)
+        self._transport.check(check, done)
 
     def _forward(self, forwards: list[Forward], now: float) -> None:
         """Send frames that have the same branches, all of them to each in one call."""

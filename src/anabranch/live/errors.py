@@ -46,12 +46,16 @@ class NotStored(AnabranchError):
 class HistoryLost(AnabranchError):
     """Not all of the history that was asked for could be had.
 
-    `lost` has the offsets that are damaged at every storage node, as (first, end) without the end.
+    `partitions` has the offsets that are damaged at every storage node, as (first, end) without the
+    end, by partition; `lost` has those of all partitions, one after another.
     """
 
-    def __init__(self, text: str, lost: Iterable[tuple[int, int]] = ()) -> None:
+    def __init__(
+        self, text: str, lost: Mapping[int, Iterable[tuple[int, int]]] | None = None
+    ) -> None:
         super().__init__(text)
-        self.lost = tuple(lost)
+        self.partitions = {partition: tuple(each) for partition, each in (lost or {}).items()}
+        self.lost = tuple(span for spans in self.partitions.values() for span in spans)
 
 
 class TooLarge(AnabranchError):

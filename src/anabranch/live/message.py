@@ -60,6 +60,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     problem: str = ""  # why the content is bytes although its publisher called it something else
     gaps: tuple[Gap, ...] = ()  # what is missing just before this one
     key: bytes | None = None  # that it was published with; text is UTF-8
+    late: bool = False  # of the past: the log has a newer message of its chain before it
 
     @property
     def gap(self) -> Gap | None:

@@ -211,7 +211,9 @@ class Metrics:
         """Drop the counters of a part that the node has left."""
         self._parts.pop(part, None)
 
-    def report(self, part: StreamPart, now: float, unstored: int = 0) -> Report:
+    def report(
+        self, part: StreamPart, now: float, unstored: int = 0, registry_age_s: int = 0
+    ) -> Report:
         """Make the node's account of a part for its tracker; the delays begin anew."""
         counted = self.part(part)
         recent = counted.recent
@@ -231,6 +233,7 @@ class Metrics:
             delay_p99_us=min(recent.percentile_us(99), MAX_RTT_US),
             cpu_ms=cpu_ms(),
             unstored=unstored,
+            registry_age_s=registry_age_s,
         )
 
     def delays(self) -> Delays:

@@ -6,6 +6,7 @@ every question to the registry its answer.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from math import inf
 from types import MappingProxyType
 
 from anabranch.core.changes import Right
@@ -60,6 +61,9 @@ from anabranch.live.subscriptions import Subscriptions
 from anabranch.live.transports import Transport
 
 LOOK_EVERY_S = 0.1  # whether others still need us
+FOLDER_RETRY_S = 5.0  # until a data folder that failed is written again
+
+DATA_FOLDER = "data-folder"  # kind of notices
 
 
 class Node:
@@ -78,10 +82,12 @@ class Node:
         handlers: Handlers = MappingProxyType({}),
         unstored_bytes: int = MAX_UNSTORED_BYTES,
         folder: DataFolder | None = None,
+        confirm_within_s: float = inf,
     ) -> None:
         """`keeps` makes what stores streams, if this is a storage node; `handlers` are its.
 
-        At most `unstored_bytes` of frames wait until they are stored; `folder` keeps them.
+        At most `unstored_bytes` of frames wait until they are stored; `folder` keeps them. Rights
+        count only if a tracker has confirmed them within `confirm_within_s`.
         """
         self.identity = identity
         self.node = node
@@ -92,8 +98,9 @@ class Node:
         self._patience_s = patience_s
         self._keeps = keeps
         self._unstored_bytes = unstored_bytes
+        self._confirm_within_s = confirm_within_s
         self._folder = folder
-        self._is_folder_told = False
+        self._folder_retry_at: float | None = None  # None: it can be written
         self._all_stored: asyncio.Future[None] | None = None  # while we wait for it
         self.left_unstored: dict[StreamPart, Unstored] = {}  # when we left
         self._watchers: list[Callable[[Notice], None]] = []
@@ -178,8 +185,11 @@ class Node:
                 self._unstored_bytes,
                 None if self._folder is None else self._folder.load(),
                 self._transport.is_address_given,
+                self._confirm_within_s,
             )
             self.observer.unstored = self.unstored
+            self.observer.registry_age_s = self.registry_age_s
+            self._count_damaged()
             self._questions = Questions(self.registry, self.driver.feed, self._streams)
             self.driver.attach(self.peer)
             await self.follow(NETWORK)
@@ -243,16 +253,22 @@ class Node:
 
     async def _wait_stored(self, wait_s: float) -> None:
         """Wait until everything that was published is stored, or for long enough."""
-        wait_s = close_wait_s(self.network, wait_s)
-        if not self._unstored.messages and self._unstored.stored:
-            note_wait(self.network, True)
-        if not self._unstored.messages or wait_s <= 0:
+        unstored = self._unstored
+        if not unstored.messages and unstored.stored:
+            note_wait(self.network, True, unstored.is_linked)
+        if not unstored.messages or wait_s <= 0:
             return
-        self._all_stored = asyncio.get_running_loop().create_future()
+        self._all_stored = stored = asyncio.get_running_loop().create_future()
         self.driver.feed(OfferUnstored())
-        await asyncio.wait([self._all_stored], timeout=wait_s)
-        if not self._unstored.messages or not self._all_stored.done():
-            note_wait(self.network, not self._unstored.messages)
+        waited_s = 0.0
+        while not stored.done():  # a short wait becomes a full one if storage nodes return
+            left_s = close_wait_s(self.network, wait_s, unstored.is_linked) - waited_s
+            if left_s <= 0:
+                break
+            await asyncio.wait([stored], timeout=left_s)
+            waited_s += left_s
+        if not unstored.messages or not stored.done():
+            note_wait(self.network, not unstored.messages, unstored.is_linked)
 
     def wait_no_longer(self) -> None:
         """Leave although not everything is stored."""
@@ -264,7 +280,8 @@ class Node:
         self._subscriptions.wake()
         if self._folder is not None:
             self._folder.commit()
-            self._see_folder(self._folder)
+            if self._folder.problem:
+                self._retry_folder(self._folder)
         if self._all_stored is not None and not self._unstored.messages:
             self.wait_no_longer()
 
@@ -280,11 +297,23 @@ class Node:
         if self._folder is not None:
             self._folder.forget(effect)
 
-    def _see_folder(self, folder: DataFolder) -> None:
-        """Say once that the folder cannot be written any more: memory still holds the frames."""
-        if folder.problem and not self._is_folder_told:
-            self._is_folder_told = True
-            self._notice(Notice(None, "data-folder", folder.problem))
+    def _retry_folder(self, folder: DataFolder) -> None:
+        """Say that the folder cannot be written, and try it again: memory holds the frames."""
+        now = self.driver.now()
+        if self._folder_retry_at is None:
+            self._notice(Notice(None, DATA_FOLDER, folder.problem))
+        elif now < self._folder_retry_at:
+            return
+        elif folder.write_anew(self._unstored.lasting()):
+            self._folder_retry_at = None
+            self._notice(Notice(None, DATA_FOLDER, f"{folder.path} is written again"))
+            return
+        self._folder_retry_at = now + FOLDER_RETRY_S
+
+    def _count_damaged(self) -> None:
+        """Count the messages that were damaged in the folder as given up."""
+        for part, count in self._folder.damaged.items() if self._folder is not None else ():
+            self._unstored.count_lost(part, count)
 
     async def linger(self, until: float) -> None:
         """Stay while others are likely to ask for the key of what we have just published."""
@@ -444,6 +473,10 @@ class Node:
     def settings(self, part: StreamPart) -> PartSettings | None:
         """Return what the registry says of a part."""
         return self.registry.directory(part)
+
+    def registry_age_s(self) -> int:
+        """Return for how long no tracker has confirmed a ledger that this node follows."""
+        return int(self.registry.age_s(self.driver.now()))
 
     def _report(self) -> None:
         """Tell the trackers how it goes, for people to look at."""

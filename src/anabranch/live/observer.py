@@ -47,7 +47,15 @@ class Observer:
 
     __slots__ = (
         *("_copies", "_node", "_parts", "_recorder", "_tallies", "_uncounted", "_wanted"),
-        *("links_lost", "metrics", "notices", "on_unreadable", "traces", "unstored"),
+        *(
+            "links_lost",
+            "metrics",
+            "notices",
+            "on_unreadable",
+            "registry_age_s",
+            "traces",
+            "unstored",
+        ),
     )
 
     def __init__(self, node: NodeId, recorder: Recorder | None = None) -> None:
@@ -66,6 +74,7 @@ class Observer:
         self.on_unreadable: Callable[[StreamPart, int, int], None] = lambda part, count, to: None
         self.notices: dict[str, int] = {}
         self.unstored: Callable[[], dict[StreamPart, Unstored]] = dict
+        self.registry_age_s: Callable[[], int] = int  # without a tracker's confirmation
 
     def record(self, at: float, write: Write) -> None:
         """Write everything that happens from now on to one more place, and what is wanted now."""
@@ -96,7 +105,8 @@ class Observer:
         """Return the node's account of a part, for its tracker."""
         self._add_up()
         unstored = self.unstored().get(part, NONE_UNSTORED)
-        return self.metrics.report(part, now, unstored.waiting + unstored.given_up)
+        lost = unstored.waiting + unstored.given_up
+        return self.metrics.report(part, now, lost, self.registry_age_s())
 
     def snapshot(self) -> dict[str, Any]:
         """Return everything that was counted."""
@@ -109,6 +119,7 @@ class Observer:
             **self.metrics.snapshot(),
             "chains": chains,
             "links_lost": self.links_lost,
+            "registry_age_s": self.registry_age_s(),
             "notices": dict(sorted(self.notices.items())),
             "unstored": {
                 str(part): {"waiting": unstored.waiting, "given_up": unstored.given_up}

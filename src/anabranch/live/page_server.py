@@ -2,7 +2,8 @@
 
 A connection that sends no request, or sends it byte by byte, costs a descriptor. So a request has
 to be complete within a few seconds, connections are bounded by place and in all, and when there is
-no room the connection that has waited longest for its request makes room for a newcomer.
+no room the connection that has waited longest for its request makes room for a newcomer. If all
+have their requests it is the one that has taken nothing of its answer for longest.
 """
 
 import asyncio
@@ -57,6 +58,7 @@ class PageServer:
         self.bound = limits.connections or share_of_pages(current_limit())
         self.gates: dict[_Gate, None] = {}
         self.waiting: OrderedDict[_Gate, None] = OrderedDict()  # for a request, the oldest first
+        self.stalled: OrderedDict[_Gate, None] = OrderedDict()  # take nothing, the longest first
         self._places: Counter[str] = Counter()
         self._by_protocol: dict[asyncio.BaseProtocol, _Gate] = {}
         self._whose = whose
@@ -113,19 +115,25 @@ class PageServer:
 
     def admit(self, gate: "_Gate", place: str) -> bool:
         """Count a new connection, or refuse it; the longest waiting one makes room if need be."""
-        if place and self._places[place] >= self.limits.per_place:
-            waiting = next((each for each in self.waiting if each.place == place), None)
-        elif len(self.gates) >= self.bound:
-            waiting = next(iter(self.waiting), None)
-        else:
-            self._count(gate, place)
-            return True
-        if waiting is None:
-            self.counts["refused"] += 1
-            return False
-        waiting.end("evicted")
+        is_place_full = bool(place) and self._places[place] >= self.limits.per_place
+        if is_place_full or len(self.gates) >= self.bound:
+            useless = self._useless(place if is_place_full else None)
+            if useless is None:
+                self.counts["refused"] += 1
+                return False
+            useless.end("evicted")
         self._count(gate, place)
         return True
+
+    def _useless(self, place: str | None) -> "_Gate | None":
+        """Return the connection, of one place or of all, that makes room; None if all are used."""
+        found = (each for each in self.waiting if place in (None, each.place))
+        slow = (
+            each
+            for each in self.stalled
+            if place in (None, each.place) and each.has_stalled(self.limits.request_s)
+        )
+        return next(found, None) or next(slow, None)
 
     def _count(self, gate: "_Gate", place: str) -> None:
         gate.place = place
@@ -141,6 +149,7 @@ class PageServer:
             return
         del self.gates[gate], self._by_protocol[gate.inner]
         self.waiting.pop(gate, None)
+        self.stalled.pop(gate, None)
         if gate.place:
             self._places[gate.place] -= 1
             if not self._places[gate.place]:
@@ -152,7 +161,6 @@ class PageServer:
         gate = self._by_protocol.get(request.protocol)
         if gate is None:
             return await handler(request)
-        self.waiting.pop(gate, None)
         gate.begin()
         try:
             if request.can_read_body:
@@ -162,10 +170,12 @@ class PageServer:
                 except TimeoutError:
                     self.counts["timed-out"] += 1
                     raise web.HTTPRequestTimeout(text="the body took too long") from None
+            self.waiting.pop(gate, None)
             return await handler(request)
         finally:
             if gate in self.gates:
                 self.waiting[gate] = None
+                self.waiting.move_to_end(gate)
                 gate.wait(self.limits.idle_s)
 
 
@@ -180,6 +190,7 @@ class _Gate(asyncio.Protocol):
         self._is_admitted = False
         self._timer: asyncio.TimerHandle | None = None  # until a request has to be there
         self._stall_timer: asyncio.TimerHandle | None = None  # until an answer has to go on
+        self._stalled_at = 0.0
 
     # --- What the server does -------------------------------------------------------------
 
@@ -202,6 +213,11 @@ class _Gate(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def has_stalled(self, seconds: float) -> bool:
+        """Tell whether nothing of an answer has been taken for so long."""
+        now = asyncio.get_running_loop().time()
+        return self._stall_timer is not None and now >= self._stalled_at + seconds
+
     def _too_late(self) -> None:
         transport, self._timer = self._transport, None
         if transport is not None and transport.get_write_buffer_size():
@@ -215,11 +231,14 @@ class _Gate(asyncio.Protocol):
         if self._stall_timer is not None:
             self._stall_timer.cancel()
             self._stall_timer = None
+            self._server.stalled.pop(self, None)
 
     def _stall(self) -> None:
         self._go_on()
         loop, seconds = asyncio.get_running_loop(), self._server.limits.stall_s
         self._stall_timer = loop.call_later(seconds, self.end, "stalled")
+        self._stalled_at = loop.time()
+        self._server.stalled[self] = None
 
     # --- What the transport says ----------------------------------------------------------
 

@@ -74,7 +74,7 @@ class Rates:
                 key[2],
                 {"node": key[2], "parts": 0, "published_per_s": 0.0, "delivered_per_s": 0.0}
                 | {"duplicates_per_s": 0.0, "dropped": 0, "missed": 0, "unstored": 0}
-                | {"cpu_percent": 0.0}
+                | {"cpu_percent": 0.0, "registry_age_s": 0}
                 | {"delay_p50_ms": 0.0, "delay_p99_ms": 0.0, "dialable": True},
             )
             row["parts"] += 1
@@ -85,6 +85,7 @@ class Rates:
                 row[name] += report[name]
             # The processor time is that of the whole process, whichever part reports it.
             row["cpu_percent"] = round(max(row["cpu_percent"], rates["cpu_ms"] / 10), 1)
+            row["registry_age_s"] = max(row["registry_age_s"], report.get("registry_age_s", 0))
             for name in ("delay_p50", "delay_p99"):
                 row[f"{name}_ms"] = max(row[f"{name}_ms"], report[f"{name}_us"] / 1000)
         return sorted(rows.values(), key=lambda row: (-row["delivered_per_s"], row["node"]))

@@ -19,6 +19,7 @@ class Receipt(msgspec.Struct, frozen=True):
     offset: int
     nodes: tuple[str, ...]
     words: tuple[tuple[NodeId, Acknowledged], ...]
+    late: bool = False  # the log has a newer message of its chain before it
 
 
 def receipt_of(name: MessageId, receipt: Words) -> Receipt:
@@ -26,4 +27,4 @@ def receipt_of(name: MessageId, receipt: Words) -> Receipt:
     nodes = tuple(show(node) for node, _ in receipt.words)
     # The numbers of a frame that we have made follow one another.
     ahead = number_of(name.timestamp_ms, name.sequence) - receipt.first
-    return Receipt(name, receipt.offset + ahead, nodes, receipt.words)
+    return Receipt(name, receipt.offset + ahead, nodes, receipt.words, receipt.late)

@@ -205,8 +205,8 @@ class Stream(Publishing):
         if self._node.registry.is_unconfirmed(self.id, self._node.driver.now()):
             return NotPermitted(
                 f"no tracker has confirmed who may {what} {self.id} for too long: start a tracker, "
-                f"or let its owner demand less with `anabranch stream edit {self.id} "
-                "--confirm-within never`"
+                "or demand less: its owner can with `anabranch stream edit "
+                f"{self.id} --confirm-within never`, and this node with its own --confirm-within"
             )
         return NotPermitted(
             f"{me} may not {what} {self.id}: its owner can permit it with "

@@ -84,7 +84,15 @@ class Subscription:
     __slots__ = (
         *("_arriving", "_bound", "_by_time", "_discarding", "_enter", "_entered", "_failure"),
         *("_frames", "_gaps", "_has_reader", "_leave", "_missed_since", "_on_missed", "_open"),
-        *("_pages", "_past", "_ready", "_waiting_bytes", "_waiting_gaps", "_waiting_messages"),
+        *(
+            "_pages",
+            "_past",
+            "_problems",
+            "_ready",
+            "_waiting_bytes",
+            "_waiting_gaps",
+            "_waiting_messages",
+        ),
         *("gaps", "lost", "missed", "news", "parts", "plan", "problem", "reads", "tickets"),
         *("unreadable",),
         "__weakref__",
@@ -108,11 +116,12 @@ class Subscription:
         self.unreadable = 0
         self.gaps = 0
         self.problem = ""
-        self.lost: list[tuple[int, int]] = []  # damaged offsets: first, behind the last
+        self.lost: dict[int, list[tuple[int, int]]] = {}  # by partition: first, behind the last
         self.plan = plan
         self.tickets: dict[int, StreamPart] = {}  # under which the parts are read in order
         self._past: dict[int, Callable[[int], None]] = {}  # those whose history is being read,
         self._arriving: dict[int, None] = {}  # and those of which more is to come
+        self._problems: dict[int, str] = {}  # why the history of a partition is not complete
         self._by_time = plan.history is not None and plan.history.by_number
         self._pages: dict[int, list[_Came]] = {}  # in the order of time
         self._gaps: list[Missed] = []  # before the next message
@@ -319,16 +328,26 @@ class Subscription:
 
     def _end_history(self, ended: HistoryEnded) -> None:
         del self._past[ended.to]
-        self.lost += [(span.start, span.end) for span in ended.lost]
+        partition = self.tickets[ended.to].partition
+        if ended.lost:
+            self.lost[partition] = [(span.start, span.end) for span in ended.lost]
         if ended.problem:
-            self.problem = _WHY.get(ended.problem, ended.problem)
-        elif self.unreadable:
-            self.problem = UNREAD
+            self._problems[partition] = _WHY.get(ended.problem, ended.problem)
+        self.problem = self._said()
         if not self.plan.live and not self._past:
             if self.problem:
                 text = f"the history is not complete: {self.problem}"
                 self._failure = HistoryLost(text, self.lost)
             self.close()
+
+    def _said(self) -> str:
+        """Say why the history is not complete, as far as it has ended."""
+        problems = self._problems
+        if len(self.parts) == 1 or len(set(problems.values())) == 1 < len(problems):
+            said = list(dict.fromkeys(problems.values()))
+        else:
+            said = [f"partition {at}: {why}" for at, why in sorted(problems.items())]
+        return "; ".join([*said, UNREAD] if self.unreadable else said)
 
     def _open_frame(self, deliver: Deliver, at: float, is_past: bool) -> None:
         head, part = deliver.head, deliver.part
@@ -372,6 +391,7 @@ class Subscription:
                     problem,
                     gaps,
                     key,
+                    deliver.late,
                 )
             )
             missed, gaps = 0, ()

@@ -57,6 +57,7 @@ class PartFigures(msgspec.Struct):
     dropped: int = 0
     missed: int = 0
     unstored: int = 0
+    registry_age_s: int = 0  # the highest
 
     @property
     def rtt_mean_s(self) -> float | None:
@@ -81,6 +82,7 @@ def figures_of(tracker: TrackerView, part: StreamPart) -> PartFigures:
             found.dropped += known.report.dropped
             found.missed += known.report.missed
             found.unstored += known.report.unstored
+            found.registry_age_s = max(found.registry_age_s, known.report.registry_age_s)
     found.links = ends // 2
     return found
 
@@ -97,6 +99,10 @@ PART_GAUGES: dict[str, tuple[str, Callable[[PartFigures], float | None]]] = {
     "dropped_frames": ("Frames its nodes dropped for other reasons.", lambda f: f.dropped),
     "missed_messages": ("Messages that slow readers did not get.", lambda f: f.missed),
     "unstored_messages": ("Messages its nodes published, not stored yet.", lambda f: f.unstored),
+    "registry_age_seconds": (
+        "Seconds without a tracker's confirmation of the registry, at the node with the most.",
+        lambda f: f.registry_age_s,
+    ),
 }
 
 

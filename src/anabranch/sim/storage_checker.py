@@ -3,8 +3,9 @@
 Safety, at every step: what storage nodes take for settled is the same at all of them; a reader
 gets the messages of each chain in order, and hears of a gap wherever one is; it is not told of a
 gap that a storage node within its reach could have filled. In the end: all logs are the same and
-hold whatever was acknowledged, at the offset that was signed; nothing waits for its place, or at
-its publisher for storage; and who reads it all from the beginning, or the last of it, gets that,
+hold whatever was acknowledged, at the offset that was signed; every frame that lies behind a newer
+one of its chain is marked late, and every gap is recorded; nothing waits for its place, or at its
+publisher for storage; and who reads it all from the beginning, or the last of it, gets that,
 complete and in order.
 """
 
@@ -16,7 +17,7 @@ from anabranch.core.frames import peek
 from anabranch.core.ids import ChainKey, FrameHead, NodeId, PartKey, StreamPart, part_key, show
 from anabranch.core.machine import Deliver, HistoryEnded, Missed, Notice, Receipt
 from anabranch.core.messages.registry import NO_HASH
-from anabranch.core.messages.storage import MAX_NUMBER, Selection
+from anabranch.core.messages.storage import LATE, MAX_NUMBER, Selection
 from anabranch.core.peer import Peer
 from anabranch.core.store import HashAt, LogState, Page, Placed
 from anabranch.sim.checkers import Checker
@@ -33,6 +34,13 @@ READS = (Selection(by_number=True), Selection(), Selection(last=20))
 
 Chain = tuple[PartKey, ChainKey]
 Name = tuple[ChainKey, int]  # of a frame: its chain and its last number
+
+
+def mark_after(newest: int, previous: int) -> int:
+    """Return the mark of a frame whose chain has this newest number in the log before it."""
+    if previous < newest:
+        return LATE
+    return newest + 1 if previous > newest else 0
 
 
 class StorageChecker(Checker):
@@ -205,8 +213,31 @@ class StorageChecker(Checker):
                     self.complain(f"the log of {part} is settled only up to {state.high}")
         for node in self._stored.storage:
             self._check_acknowledged(node)
+            for part in self._stored.parts:
+                self._check_order(node, part)
         for node in self._stored.honest:
             self._check_unstored(node)
+
+    def _check_order(self, node: SimNode, part: StreamPart) -> None:
+        """Every entry has the mark that follows from the entries of its chain before it."""
+        if any(state.missing for state in node.disk.logs.states() if state.part == part):
+            return  # what is damaged may be of any chain
+        newest: dict[ChainKey, int] = {}
+        wrong = 0
+        for placed in self._whole_log(node, part):
+            head = peek(placed.entry.frame)
+            before = newest.get(head.chain, 0)
+            wrong += placed.entry.mark != mark_after(before, head.previous)
+            newest[head.chain] = max(before, head.last)
+        if wrong:
+            self.complain(f"{show(node.id)} has {wrong} frames of {part} out of order, unmarked")
+
+    def marks(self) -> tuple[int, int]:
+        """Return how many frames of all logs are late, and how many follow a gap record."""
+        node = self._stored.storage[0]
+        rows = [row for part in self._stored.parts for row in self._whole_log(node, part)]
+        late = sum(row.entry.mark == LATE for row in rows)
+        return late, sum(row.entry.mark > 0 for row in rows)
 
     def _check_unstored(self, node: SimNode) -> None:
         """A publisher that is there still has nothing left that is not stored."""
@@ -301,5 +332,7 @@ class StorageChecker(Checker):
             "receipts": self.receipts,
             "receipts_that_did_not_come": sum(self.refused.values()),
             "gaps": self.gaps,
+            "late": self.marks()[0],
+            "gap_records": self.marks()[1],
             "settled": sum(state.high for state in self._stored.storage[0].disk.logs.states()),
         }

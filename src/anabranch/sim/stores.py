@@ -23,15 +23,20 @@ from anabranch.core.messages.storage import (
 )
 from anabranch.core.store import (
     NOBODY,
+    UNKNOWN,
     AcceptLoss,
     Adopt,
     Answer,
+    ChainEnd,
+    ChainsIn,
     Copy,
     Delete,
     DivergedError,
     Doubt,
     Fill,
     HashAt,
+    HeldFrame,
+    HeldIn,
     HolesIn,
     Keep,
     KeepMarks,
@@ -51,6 +56,7 @@ from anabranch.core.store import (
     Settle,
     Truncate,
     hash_after,
+    marks_of,
     spans_for,
     with_hole,
 )
@@ -263,6 +269,11 @@ class MemoryStore:
         if type(query) is NamesIn:
             spans = (_names(log, low, high)[:most] for low, high, most in query.spans)
             return Answer(names=tuple(spans), floor_ms=_floor_ms(log))
+        if type(query) is ChainsIn:
+            ends = (_chain_end(log, chain, known, query.most) for chain, known in query.chains)
+            return Answer(chains=tuple(ends), floor_ms=_floor_ms(log))
+        if type(query) is HeldIn:
+            return Answer(names=(_held_names(log, query),))
         assert type(query) is Page
         if query.selection.by_number:
             return _by_number(log, query)
@@ -339,6 +350,22 @@ def _names(log: _PartLog, low: int, high: int) -> tuple[bytes, ...]:
     return tuple(last.to_bytes(8) + chain for last, chain in log.by_number[begin:end])
 
 
+def _chain_end(log: _PartLog, chain: ChainKey, known: int, most: int) -> ChainEnd:
+    rows = [log.rows[place] for place in log.by_number if place[1] == chain]
+    newest = known
+    if known == UNKNOWN:
+        newest = max((row.head.last for row in rows if row.offset is not None), default=0)
+    held = [row for row in rows if row.offset is None and row.head.last > newest]
+    frames = (HeldFrame(row.head.previous, row.head.last, row.entry.placed_ms) for row in held)
+    return ChainEnd(newest, tuple(frames)[:most], len(held) > most)
+
+
+def _held_names(log: _PartLog, query: HeldIn) -> tuple[bytes, ...]:
+    held = [place for place in log.by_number if log.rows[place].offset is None]
+    names = (last.to_bytes(8) + chain for last, chain in held)
+    return tuple(each for each in names if each > query.cursor)[: query.most]
+
+
 def _floor_ms(log: _PartLog) -> int:
     if not log.state.start or not log.log:
         return 0
@@ -353,19 +380,21 @@ def _keep(log: _PartLog, write: Keep) -> list[Placed]:
 
 def _order(log: _PartLog, write: Order) -> list[Placed]:
     placed: list[Placed] = []
-    for frame in write.frames:
+    for frame, mark in zip(write.frames, marks_of(write), strict=True):
         row = log.keep(frame, write.placed_ms)
         if row.offset is None:
-            placed.append(log.put(row, Entry(write.epoch, write.placed_ms, frame)))
+            placed.append(log.put(row, Entry(write.epoch, write.placed_ms, frame, mark)))
     return placed
 
 
 def _order_held(log: _PartLog, write: OrderHeld) -> list[Placed]:
-    held = [log.rows[place] for place in log.by_number if log.rows[place].offset is None]
-    return [
-        log.put(row, Entry(write.epoch, write.placed_ms, row.entry.frame))
-        for row in held[: write.most]
-    ]
+    placed: list[Placed] = []
+    for name, mark in zip(write.names, marks_of(write), strict=True):
+        row = log.rows.get((name.last, bytes(name.chain)))
+        if row is not None and row.offset is None:
+            entry = Entry(write.epoch, write.placed_ms, row.entry.frame, mark)
+            placed.append(log.put(row, entry))
+    return placed
 
 
 def _copy(log: _PartLog, write: Copy) -> list[Placed]:

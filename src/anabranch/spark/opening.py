@@ -19,7 +19,7 @@ from anabranch.core.frames import HEAD, SIGNATURE_BYTES, digest, peek, signature
 from anabranch.core.identity import KnownKeys
 from anabranch.core.ids import FrameHead, NodeId, StreamPart, part_key, show
 from anabranch.core.messages.data import Body
-from anabranch.core.messages.storage import Entry
+from anabranch.core.messages.storage import LATE, Entry
 from anabranch.core.store import Placed
 from anabranch.live.errors import AnabranchError, HistoryLost
 from anabranch.live.key_store import KeyStore
@@ -70,16 +70,17 @@ class Opener:
 
     def open(self, batch: "pyarrow.RecordBatch") -> list["pyarrow.RecordBatch"]:
         """Return the messages of the next frames."""
-        offsets, found = batch.column("offset").to_pylist(), batch.column("frame").to_pylist()
+        names = ("offset", "frame", "late")
+        offsets, found, late = (batch.column(name).to_pylist() for name in names)
         if self._verify:
             for offset, frame in zip(offsets, found, strict=True):
                 self._check(offset, frame)
         try:
             try:
-                return self._columns.add(_placed(offsets, found))
+                return self._columns.add(_placed(offsets, found, late))
             except EncryptedError:
                 opened = [self._unlock(*row) for row in zip(offsets, found, strict=True)]
-                return self._columns.add(_placed(offsets, opened))
+                return self._columns.add(_placed(offsets, opened, late))
         except (HoleError, struct.error) as error:
             raise FalseFrameError(f"{self._name}: {error} at a storage node") from error
 
@@ -116,9 +117,10 @@ class Opener:
         return frame[: HEAD.size] + _encode((items, 0, b"")) + _NO_SIGNATURE
 
 
-def _placed(offsets: Sequence[int], found: Sequence[bytes]) -> list[Placed]:
+def _placed(offsets: Sequence[int], found: Sequence[bytes], late: Sequence[bool]) -> list[Placed]:
     return [
-        Placed(offset, Entry(0, 0, frame)) for offset, frame in zip(offsets, found, strict=True)
+        Placed(offset, Entry(0, 0, frame, LATE if is_late else 0))
+        for offset, frame, is_late in zip(offsets, found, late, strict=True)
     ]
 
 

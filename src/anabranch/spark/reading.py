@@ -180,7 +180,8 @@ class RangeReader:
         lost = f"{offsets} of {self._part} are {why}"
         if self._options.fail_on_data_loss:
             raise HistoryLost(
-                f"{lost}: begin at {begin}, or set failOnDataLoss to false to go on without them"
+                f"{lost}: begin at {begin}, or set failOnDataLoss to false to go on without them",
+                {self._part.partition: [(self.position, begin)]},
             )
         logger.warning("%s: going on at %d", lost, begin)
         self.position = begin

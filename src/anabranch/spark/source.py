@@ -30,6 +30,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import (
     BinaryType,
+    BooleanType,
     DataType,
     IntegerType,
     LongType,
@@ -73,6 +74,7 @@ COLUMNS: tuple[tuple[str, DataType], ...] = (
     ("sequence", IntegerType()),
     ("publisher", StringType()),
     ("chain", StringType()),
+    ("late", BooleanType()),
     ("key", BinaryType()),
     ("value", BinaryType()),
 )

@@ -1,6 +1,7 @@
 """Nodes that reject honest neighbours gain nothing by it and surround no victim."""
 
 import math
+import random
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,8 @@ from anabranch.lab.experiments.complaints import (
     EXPERIMENT,
     SINGLE,
     Trial,
+    _grown,
+    _surround,
     colluders,
     draw,
     rows,
@@ -34,6 +37,16 @@ def test_colluders_of_an_hour_surround_no_victim_and_liars_gain_nothing(tmp_path
     assert table(found).row_count == len(found)
     draw(found, samples, tmp_path / "complaints.png")
     assert (tmp_path / "complaints.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("kind", COLLUDING)
+def test_colluders_of_a_quarter_of_an_hour_surround_no_victim(kind: str) -> None:
+    unit = EXPERIMENT.cut(EXPERIMENT.params(repeats=1, seed=4, learning_s=900.0))[0]
+    victim, *fellows = random.Random(unit.seed).sample(range(unit.nodes), 1 + colluders(unit.nodes))
+    (cluster, _), _ = _grown(unit, dict.fromkeys(fellows, kind), victim)
+    fewest, surrounded_s = _surround(cluster, victim, unit)
+    assert fewest >= 2
+    assert surrounded_s == math.inf
 
 
 def test_rows_of_the_same_options_are_the_same() -> None:

@@ -41,6 +41,7 @@ def check_after_kill(path: Path, said: list[tuple[int, str]]) -> int:
     store = SqliteLogStore(path)
     [state] = store.states()
     assert state.length >= said[-1][0], "messages are missing that were acknowledged"
+    assert (state.owed, state.is_restored) == ((0, 0), False), "nothing was forgotten"
     for length, hashed in said:
         assert store.find(HashAt(PART, length)).hash.hex() == hashed
     check_log(store, state)

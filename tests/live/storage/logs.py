@@ -7,10 +7,11 @@ from anabranch.core import frames
 from anabranch.core.ids import ChainKey, StreamPart, chain_key, number_of, part_key
 from anabranch.core.machine import Draft
 from anabranch.core.messages.registry import NO_HASH
-from anabranch.core.messages.storage import MAX_NUMBER, Selection
+from anabranch.core.messages.storage import LATE, MAX_NUMBER, FrameName, Selection
 from anabranch.core.store import (
     Delete,
     HashAt,
+    HeldIn,
     Keep,
     LogState,
     LogWrite,
@@ -53,6 +54,12 @@ class Source:
     def frames(self, count: int) -> tuple[bytes, ...]:
         """Make some."""
         return tuple(self.frame(messages=self.rng.choice((1, 1, 3))) for _ in range(count))
+
+
+def held_names(store: Store, part: StreamPart) -> tuple[FrameName, ...]:
+    """Return the names of all held frames."""
+    names = store.find(HeldIn(part, b"", 1 << 20)).names[0]
+    return tuple(FrameName(ChainKey(each[8:]), int.from_bytes(each[:8])) for each in names)
 
 
 def drain(store: Store, part: StreamPart, **selected: object) -> list[Placed]:
@@ -128,7 +135,9 @@ class Load:
         if kind < 14:
             return [Keep(part, source.frames(rng.randrange(1, 9)), self.epoch)]
         if kind < 16:
-            return [OrderHeld(part, self.epoch, self.epoch, rng.randrange(1, 30))]
+            names = held_names(model, part)[: rng.randrange(1, 30)]
+            marks = tuple(rng.choice((0, LATE, 5)) for _ in names)
+            return [OrderHeld(part, self.epoch, self.epoch, names, marks)]
         if kind < 18:
             return [Promise(part, self.epoch, NODES[self.epoch % 7])]
         if kind < 19:

@@ -102,11 +102,11 @@ class Writer:
         return self.sealed(msgspec.msgpack.encode(body), count, at_ms)
 
 
-def place(made: list[bytes], offset: int = 0) -> list[Placed]:
+def place(made: list[bytes], offset: int = 0, marks: Sequence[int] = ()) -> list[Placed]:
     """Give frames their places."""
     placed = []
-    for frame in made:
-        placed.append(Placed(offset, Entry(EPOCH, BEGAN_MS + 5, frame)))
+    for frame, mark in zip(made, marks or [0] * len(made), strict=True):
+        placed.append(Placed(offset, Entry(EPOCH, BEGAN_MS + 5, frame, mark)))
         offset += frames.peek(frame).count
     return placed
 

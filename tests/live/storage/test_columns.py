@@ -13,6 +13,7 @@ from anabranch.core.errors import LocalError, RemoteError
 from anabranch.core.ids import number_of
 from anabranch.core.message_key import split_key
 from anabranch.core.messages.data import KEYED
+from anabranch.core.messages.storage import LATE
 from anabranch.core.store import Placed
 from anabranch.live.message import names_of
 from anabranch.live.storage.columns import (
@@ -57,6 +58,7 @@ def plain_rows(placed: list[Placed], wanted: Wanted) -> list[dict[str, Any]]:
                         "sequence": message.sequence,
                         "publisher": publisher,
                         "chain": chain,
+                        "late": row.entry.mark == LATE,
                         "content_type": content_type,
                         "key": key,
                         "value": value,
@@ -100,7 +102,8 @@ def test_rows_are_the_messages_that_frames_hold(data: st.DataObject) -> None:
             made.append(writer.frame(*contents, apart_ms=data.draw(st.integers(0, 2))))
         else:
             made.append(writer.sealed(data.draw(bodies()), data.draw(st.integers(1, 3))))
-    placed = place(made, 100)
+    marks = st.lists(st.sampled_from((0, 0, LATE, 5)), min_size=len(made), max_size=len(made))
+    placed = place(made, 100, data.draw(marks))
     assert placed[-1].offset is not None
     end = placed[-1].offset + frames.peek(made[-1]).count
     start = data.draw(st.integers(100, 100 + frames.peek(made[0]).count - 1))
@@ -142,6 +145,7 @@ def test_a_row_of_a_message() -> None:
         "sequence": 1,
         "publisher": "0x" + writer.signer.node.hex(),
         "chain": "0000000000000007",
+        "late": False,
         "content_type": (number_of(BEGAN_MS + 1, 1)) % 3,
         "key": None,
         "value": b"two",
@@ -176,8 +180,9 @@ def test_what_spark_cannot_read_is_not_there() -> None:
 def test_rows_of_frames_hold_them_as_they_were_signed() -> None:
     writer = Writer()
     made = [writer.frame(b"one", b"two"), writer.encrypted(3), writer.sealed(b"garbage")]
-    found = rows(place(made, 10), Wanted(PART, 11, 16, FRAMES))
+    found = rows(place(made, 10, (0, LATE, 77)), Wanted(PART, 11, 16, FRAMES))
     assert [row["frame"] for row in found] == made
+    assert [(row["late"], row["gap"]) for row in found] == [(False, 0), (True, 0), (False, 77)]
     head = frames.peek(made[1])
     placed_at = found[1].pop("placed")
     assert round(placed_at.timestamp() * 1000) == BEGAN_MS + 5
@@ -188,6 +193,8 @@ def test_rows_of_frames_hold_them_as_they_were_signed() -> None:
         "last": head.last,
         "previous": head.previous,
         "chain": bytes(head.chain),
+        "late": True,
+        "gap": 0,
         "epoch": EPOCH,
         "frame": made[1],
     }

@@ -18,8 +18,9 @@ import pytest
 from anabranch.core.frames import peek
 from anabranch.core.ids import StreamPart
 from anabranch.core.messages.registry import NO_HASH
-from anabranch.core.messages.storage import MAX_NUMBER, FrameName, Selection, Span
+from anabranch.core.messages.storage import LATE, MAX_NUMBER, FrameName, Selection, Span
 from anabranch.core.store import (
+    CLOCKS_MS,
     Answer,
     Fill,
     HashAt,
@@ -35,10 +36,11 @@ from anabranch.core.store import (
 )
 from anabranch.live.storage.rebuilding import aside, build_anew
 from anabranch.live.storage.sqlite import SqliteLogStore
-from live.storage.logs import Source, check_log, drain, same
+from live.storage.logs import Source, check_log, drain, held_names, same
 from machines import OTHER, PART
 
 PAGE, SECTOR = 4_096, 512
+MARKS = (0, LATE, 77, 0, 0) * 4  # of 20 entries
 
 
 @pytest.fixture(scope="module")
@@ -48,13 +50,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store = SqliteLogStore(path)
     source, other = Source(Random(2)), Source(Random(3), OTHER)
     for at in range(30):
-        store.write([[Order(PART, 1, 1_000 + at, source.frames(7))]])
+        store.write([[Order(PART, 1, 1_000 + at, source.frames(7), MARKS[:7])]])
         store.write([[Order(OTHER, 1, at, other.frames(1)), Settle(OTHER, 1)]])
     source.most_bytes = 12_000
     store.write([[Order(PART, 1, 5_000, source.frames(6))]])
     source.most_bytes = 300
     store.write([[Keep(PART, source.frames(20), 7)]])
-    store.write([[OrderHeld(PART, 1, 6_000, 40), Settle(PART, 1_000)]])
+    # Among the rows are late frames and gap records, so that everything is tried on them, too.
+    store.write([[OrderHeld(PART, 1, 6_000, held_names(store, PART), MARKS), Settle(PART, 1_000)]])
     store.close()
     return path
 
@@ -286,6 +289,56 @@ def leaf_of(path: Path, frame: bytes) -> int:
 
 def page_of(span: Span, selection: Selection | None = None) -> Page:
     return Page(PART, selection or Selection(span.start, span.end), MAX_NUMBER, 1 << 30)
+
+
+def test_a_hole_at_the_end_is_older_than_what_is_placed_behind_it(
+    copy: Path, donor: SqliteLogStore
+) -> None:
+    [*_, last] = drain(donor, PART)
+    flip_in(copy, last.entry.frame)
+    store = SqliteLogStore(copy)
+    assert len(read(store)[1]) == 1
+    [hole] = store.missing()[PART]
+    assert hole.before_ms == MAX_NUMBER
+    source = Source(Random(9), most_bytes=300)
+    source.count = 10_000
+    store.write([[Order(PART, 2, 9_000, source.frames(1))]])
+    [bounded] = store.missing()[PART]
+    assert bounded == msgspec.structs.replace(hole, before_ms=9_000 + CLOCKS_MS)
+    store.write([[Order(PART, 2, 9_500, source.frames(1))]])
+    assert store.missing()[PART] == (bounded,)
+    later = Selection(after=(9_001 + CLOCKS_MS) << 20, by_number=True)
+    assert not store.find(Page(PART, later, MAX_NUMBER, 1 << 30)).missing
+    store.close()
+    store = SqliteLogStore(copy)
+    assert store.missing()[PART] == (bounded,)
+    store.close()
+
+
+def test_a_scrub_of_a_row_whose_id_is_zeroed_ends_and_finds_it(
+    copy: Path, donor: SqliteLogStore
+) -> None:
+    database = apsw.Connection(str(copy))
+    row_id, frame = database.execute(
+        "SELECT id, frame FROM frames WHERE length(frame) < 1000 ORDER BY id DESC LIMIT 1"
+    ).fetchone()
+    assert row_id == database.execute("SELECT max(id) FROM frames").get
+    database.close()
+    content = copy.read_bytes()
+    # The id stands a few bytes before the frame, in two bytes of seven bits.
+    shown = bytes([0x80 | row_id >> 7, row_id & 0x7F])
+    at = content.rfind(shown, 0, content.find(frame))
+    store = SqliteLogStore(copy)
+    zero(copy, at - 2, 60)  # with the size of the row before it, and its first columns after it
+    after = 0
+    while (found := store.scrub_rows(after, 100))[1]:
+        assert found[0] > after, "it would go on for ever"
+        after = found[0]
+    store.scrub_structure()
+    assert store.missing()
+    repair(store, donor)
+    check_whole(store, donor)
+    store.close()
 
 
 def test_holes_are_cut_with_the_log(copy: Path) -> None:

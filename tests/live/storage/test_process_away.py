@@ -5,7 +5,9 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from anabranch import Network, Stream, connect
+import pytest
+
+from anabranch import Network, NotStored, Stream, connect
 from anabranch.core.ids import StreamPart
 from anabranch.live.keys import load_or_make_key
 from anabranch.live.local import LocalNetwork
@@ -40,6 +42,14 @@ def stored(storage: StorageProcess, stream: Stream, messages: int) -> Callable[[
     return is_stored
 
 
+async def publish(publisher: Network, name: str, count: int) -> None:
+    """Publish from a node that leaves at once."""
+    async with publisher:
+        stream = await publisher.stream(name)
+        for at in range(0, count, 500):
+            await asyncio.gather(*(stream.publish(number) for number in range(at, at + 500)))
+
+
 async def past(stream: Stream) -> list[object]:
     async with stream.history() as messages:
         return [message.content async for message in messages]
@@ -56,9 +66,8 @@ def test_what_was_published_while_storage_was_down_is_stored_later(tmp_path: Pat
             before = live.storage[0].entry()
             await live.storage[0].stop()
             await eventually(lambda: all_met(relays, stream), "they have each other")
-            async with live.connect() as publisher:
-                its = await publisher.stream(stream.id)
-                await asyncio.gather(*(its.publish(number) for number in range(500)))
+            with pytest.raises(NotStored, match="500 messages are not known to be stored"):
+                await publish(live.connect(close_wait_s=0.1), stream.id, 500)
             await asyncio.sleep(OLD_S)
             ports = [int(place.rpartition(":")[2]) for place in (before.address, before.http)]
             live.storage[0] = await live.start_storage(0, port=ports[0], http_port=ports[1])
@@ -80,16 +89,15 @@ def test_what_was_published_while_the_storage_process_was_stopped_is_stored_late
             storage.signal(signal.SIGSTOP)
             stopped = asyncio.get_running_loop().time()
             key = load_or_make_key(local.owner_key)
-            async with connect(local.address, key=key) as publisher:
-                stream = await publisher.create_stream("x/y", storage=1)
-                for at in range(0, 3_000, 500):
-                    some = (stream.publish(number) for number in range(at, at + 500))
-                    await asyncio.gather(*some)
+            async with connect(local.address, key=key) as creator:
+                name = (await creator.create_stream("x/y", storage=1)).id
+            with pytest.raises(NotStored, match="3000 messages are not known to be stored"):
+                await publish(connect(local.address, key=key, close_wait_s=0.1), name, 3_000)
             spent = asyncio.get_running_loop().time() - stopped
             await asyncio.sleep(max(0.0, AWAY_S - spent))
             storage.signal(signal.SIGCONT)
             async with connect(local.address, key=key) as reader:
-                stream = await reader.stream("x/y")
+                stream = await reader.stream(name)
                 contents = await past(stream)
                 until = asyncio.get_running_loop().time() + 30
                 while len(contents) < 3_000 and asyncio.get_running_loop().time() < until:

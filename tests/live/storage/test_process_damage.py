@@ -4,6 +4,7 @@ import asyncio
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from anabranch import HistoryLost, Stream
 from anabranch.core.ids import StreamPart
+from anabranch.core.store import Missing
 from anabranch.live.storage.process import StorageProcess
 from anabranch.live.storage.scrub import request_scrub
 from live.networks import LiveNetwork, eventually, live_network, run
@@ -22,8 +24,11 @@ MESSAGES = 120
 async def filled(live: LiveNetwork) -> Stream:
     network = await live.join()
     stream = await network.create_stream("kept", storage=len(live.storage), public="subscribe")
-    for n in range(MESSAGES):  # one by one, so that each is a frame
-        await stream.publish_stored(f"{n:>200}", len(live.storage))
+    # One by one, so that each is a frame, and by a node that leaves with what it holds.
+    async with live.connect() as publisher:
+        its = await publisher.stream(stream.id)
+        for n in range(MESSAGES):
+            await its.publish_stored(f"{n:>200}", len(live.storage))
     return stream
 
 
@@ -123,3 +128,64 @@ def test_a_storage_node_that_is_alone_says_what_it_lacks_and_sends_the_rest(
             await stream.publish_stored(f"{MESSAGES:>200}", 1)
 
     run(main())
+
+
+def test_what_all_three_storage_nodes_lack_is_named_by_every_way_to_read(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with live_network(tmp_path, storage=3) as live:
+            stream = await filled(live)
+            folders = [storage._folder for storage in live.storage]
+            for storage in live.storage:
+                await storage.stop()
+            contents = [f"{n:>200}" for n in (0, 60, MESSAGES - 1)]  # at the ends, too
+            for folder in folders:
+                zero_pages_of(folder / "logs.sqlite", *contents)
+            for index, folder in enumerate(folders):
+                live.storage[index] = await live.start_storage(index)
+                request_scrub(folder)
+            part = StreamPart(stream.id, 0)
+            lacking = lambda: [offsets_in(missing_of(each, part)) for each in live.storage]  # noqa: E731
+            await eventually(lambda: all(lacking()), "all have found their damage", 40.0)
+            await eventually(lambda: is_led(live, part), "one of them leads")
+            for storage in live.storage:  # what one has the others have filled in, or will
+                assert {0, 60, MESSAGES - 1} <= offsets_in(missing_of(storage, part))
+            got: list[int] = []
+            with pytest.raises(HistoryLost) as caught:
+                await read_into(got, stream.history(offsets=(0, None)))
+            lost = [n for start, end in caught.value.lost for n in range(start, end)]
+            assert {0, 60, MESSAGES - 1} <= set(lost) <= set.union(*lacking())
+            assert sorted(got) == [n for n in range(MESSAGES) if n not in lost]
+            for options in ({}, {"last": MESSAGES}, {"offsets": (0, MESSAGES), "last": 100}):
+                some: list[int] = []
+                with pytest.raises(HistoryLost) as caught:
+                    await read_into(some, stream.history(**options))
+                named = {n for start, end in caught.value.lost for n in range(start, end)}
+                wanted = set(range(MESSAGES - options.get("last", MESSAGES), MESSAGES))
+                assert wanted - named <= set(some), options
+                assert f"{len(named)} messages" in str(caught.value)
+            offsets: list[int] = []
+            with pytest.raises(HistoryLost) as columns:
+                await read_offsets(offsets, stream)
+            named = {n for start, end in columns.value.lost for n in range(start, end)}
+            assert {0, 60, MESSAGES - 1} <= named
+            assert offsets == [n for n in range(MESSAGES) if n not in named]
+            for storage in live.storage:
+                status, body = await health(storage)
+                assert (status, body["status"]) == (503, "damaged")
+
+    run(main(), timeout_s=150.0)
+
+
+def offsets_in(missing: Sequence[Missing]) -> set[int]:
+    return {n for hole in missing for n in range(hole.start, hole.end)}
+
+
+def missing_of(storage: StorageProcess, part: StreamPart) -> Sequence[Missing]:
+    return storage.store.missing().get(part, ())
+
+
+def is_led(live: LiveNetwork, part: StreamPart) -> bool:
+    """Tell whether the storage nodes agree on who leads, and on all that is settled."""
+    every = [storage.storage.status(part) for storage in live.storage]
+    stands = {(each.primary, each.high) if each is not None else None for each in every}
+    return len(stands) == 1 and all(each is not None and each.primary for each in every)

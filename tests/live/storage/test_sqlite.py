@@ -12,7 +12,7 @@ import apsw
 import pytest
 
 from anabranch.core.errors import LocalError
-from anabranch.core.messages.storage import MAX_NUMBER, Selection
+from anabranch.core.messages.storage import LATE, MAX_NUMBER, Selection
 from anabranch.core.store import (
     Delete,
     Keep,
@@ -27,7 +27,7 @@ from anabranch.core.store import (
 from anabranch.live.storage import sqlite as sqlite_module
 from anabranch.live.storage.schema import APPLICATION_ID, SCHEMA_VERSION
 from anabranch.live.storage.sqlite import SqliteLogStore
-from live.storage.logs import Source, check_log, drain, same
+from live.storage.logs import Source, check_log, drain, held_names, same
 from live.storage.power import PowerVfs
 from machines import NODES, OTHER, PART
 
@@ -181,6 +181,44 @@ def test_files_that_are_none_are_refused(path: Path) -> None:
         SqliteLogStore(path)
 
 
+def make_old(path: Path) -> None:
+    """Give a file the first format, which had no marks."""
+    database = apsw.Connection(str(path))
+    database.execute("DROP VIEW log")
+    database.execute("ALTER TABLE frames DROP COLUMN mark")
+    database.execute("CREATE VIEW log AS SELECT offset, frames.id AS frame FROM frames")
+    database.execute("PRAGMA user_version = 1")
+    database.close()
+
+
+@pytest.mark.parametrize("is_rebuilt", [False, True])
+def test_file_of_the_first_format_is_read_and_takes_marks(path: Path, is_rebuilt: bool) -> None:
+    source, store = Source(Random(1)), SqliteLogStore(path)
+    store.write([[order(source, 100), Keep(PART, source.frames(5), 7)]])
+    before, states = drain(store, PART), store.states()
+    store.close()
+    make_old(path)
+    store = SqliteLogStore(path)
+    if is_rebuilt:  # some rows have the column by then, and others have not
+        store.write([[Keep(PART, source.frames(1), 7)]])
+        store._rebuild("a test")
+        assert drain(store, PART) == before
+    else:
+        assert (drain(store, PART), store.states()) == (before, states)
+    names = held_names(store, PART)
+    store.write([[OrderHeld(PART, 2, 8, names[:2], (LATE, 5))]])
+    check_log(store, store.states()[0])
+    store.close()
+    store = SqliteLogStore(path)
+    assert [row.entry.mark for row in drain(store, PART)[-2:]] == [LATE, 5]
+    assert store.missing() == {}
+    [(late, gap)] = apsw.Connection(str(path)).execute(
+        "SELECT sum(late), count(missing_from) FROM log"
+    )
+    assert (late, gap) == (1, 1)
+    store.close()
+
+
 # --- No room --------------------------------------------------------------------------------
 
 
@@ -305,7 +343,7 @@ def test_what_was_deleted_is_swept_away_little_by_little(path: Path) -> None:
     size = path.stat().st_size
     store = SqliteLogStore(path)
     store.write([[Delete(PART), Keep(OTHER, source.frames(2), 1)]])
-    store.write([[order(source, 3), OrderHeld(OTHER, 1, 1, 9)]])
+    store.write([[order(source, 3), OrderHeld(OTHER, 1, 1, held_names(store, OTHER))]])
     steps = 0
     while store.retain(0):
         steps += 1

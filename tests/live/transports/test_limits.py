@@ -2,7 +2,7 @@
 
 import pytest
 
-from anabranch.live.transports.limits import Admission, Limits, place_of
+from anabranch.live.transports.limits import Admission, Limits, is_within, parse_prefix, place_of
 
 
 def admitted(admission: Admission, place: str, count: int, now: float = 0.0) -> int:
@@ -37,6 +37,24 @@ def test_all_together_are_bounded() -> None:
     assert not admission.admit("new", 0.0)
     admission.release("0", proved=True)
     assert admission.admit("new", 0.0)
+
+
+def test_full_places_are_told_whose_connection_has_to_make_room() -> None:
+    admission = Admission(Limits(pending=3, pending_per_address=2))
+    asked: list[str | None] = []
+
+    def evict(place: str | None) -> bool:
+        asked.append(place)
+        admission.release("a", proved=False)
+        return True
+
+    assert admitted(admission, "a", 2) == 2
+    assert admission.admit("a", 0.0, evict=evict)
+    assert asked == ["a"]
+    assert admission.admit("b", 0.0, evict=evict)
+    assert admission.admit("c", 0.0, evict=evict)
+    assert asked == ["a", None]
+    assert admission.pending == 3
 
 
 def test_connections_come_in_bursts_and_then_at_a_rate() -> None:
@@ -76,3 +94,11 @@ def test_idle_addresses_are_forgotten_and_busy_ones_are_not() -> None:
 )
 def test_an_address_counts_as_its_network(address: str, place: str) -> None:
     assert place_of(address) == place
+
+
+@pytest.mark.parametrize(
+    ("address", "within"),
+    [("10.1.2.3", True), ("::ffff:10.1.2.3", True), ("11.0.0.1", False), ("localhost", False)],
+)
+def test_an_address_is_within_a_prefix_and_a_host_name_never(address: str, within: bool) -> None:
+    assert is_within(address, [parse_prefix("10.0.0.0/8")]) == within

@@ -231,23 +231,60 @@ async def refused(address: str) -> int:
 
 
 @both_loops
-def test_one_address_may_have_so_many_pending_and_no_more(loop: str) -> None:
+def test_one_address_may_have_so_many_pending_and_the_oldest_makes_room(loop: str) -> None:
     async def test() -> None:
         home = Endpoint(SMALL, limits=Limits(pending_per_address=2))
         other = Endpoint(LARGE)
         async with started(home, other):
-            clients = [await raw_client(home.address) for _ in range(2)]
-            assert await refused(home.address) == 429
-            other.dial(home)
-            await until(lambda: other.owner.downs)
-            assert other.owner.downs == [(SMALL.node, "busy")]
-            with pytest.raises(TransportError, match="takes no more connections now"):
-                await other.transport.find(home.address)
-            clients[0].socket.disconnect()
-            await until(lambda: home.transport.sizes()["pending"] == 1)
-            await linked(other, home)
+            clients = [await raw_client(home.address) for _ in range(3)]
+            await until(lambda: clients[0].gone)
+            assert not any(client.gone for client in clients[1:])
+            assert home.transport.sizes()["pending"] == 2
+            await linked(other, home)  # a node that proves itself gets in
+            await until(lambda: clients[1].gone)
+            assert not clients[2].gone
 
     run(test(), loop)
+
+
+def test_place_with_most_pending_connections_makes_room_for_another() -> None:
+    async def test() -> None:
+        home = Endpoint(SMALL, limits=Limits(pending=8, pending_per_address=2))
+        async with started(home):
+            port = int(home.address.rpartition(":")[2])
+            with ExitStack() as sockets:
+
+                def come(host: int) -> socket.socket:
+                    source = (f"127.0.0.{host}", 0)
+                    opened = socket.create_connection(("127.0.0.1", port), source_address=source)
+                    opened.setblocking(False)
+                    return sockets.enter_context(opened)
+
+                few = [come(host) for host in (2, 3, 4, 5)]
+                many = [come(host) for host in (6, 6, 7, 7)]
+                await until(lambda: home.transport.sizes()["pending"] == 8)
+                newcomer = come(8)
+                assert await asyncio.get_running_loop().sock_recv(many[0], 1) == b""
+                for open_ in (*few, *many[1:], newcomer):
+                    with pytest.raises(BlockingIOError):
+                        open_.recv(1)
+                assert home.transport.sizes()["pending"] == 8
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    "address", ["ws://user@\xe9.example:1", "ws://@*\xe9?", "ws://a@127.0.0.1:1"]
+)
+def test_dial_of_an_address_with_a_user_fails_and_nothing_else(address: str) -> None:
+    async def test() -> None:
+        home = Endpoint(SMALL)
+        async with started(home):
+            home.transport.dial(LARGE.node, address)
+            await until(lambda: home.owner.downs)
+            assert home.owner.downs == [(LARGE.node, "bad-address")]
+
+    run(test())
 
 
 def test_one_address_may_have_so_many_links_and_no_more() -> None:

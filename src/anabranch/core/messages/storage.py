@@ -92,6 +92,8 @@ class Resent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     # In the order of offsets: those between the ends of the page that are damaged at this node. In
     # the order of numbers: those of the log, since the numbers of lost messages are not known.
     missing: Spans = ()
+    # The offsets of those frames of the page that are late (Entry).
+    late: Annotated[tuple[Offset, ...], msgspec.Meta(max_length=MAX_PAGE_FRAMES)] = ()
 
 
 # --- Publishers -----------------------------------------------------------------------------
@@ -115,11 +117,12 @@ class AskStored(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 
 
 class Holding(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A frame that is held: its first message's offset, and the SHA-256 of all of the frame."""
+    """A stored frame: its first message's offset, the SHA-256 of the frame, and if it is late."""
 
     name: FrameName
     offset: Offset
     digest: Hash
+    late: bool = False
 
 
 Holdings = Annotated[tuple[Holding, ...], msgspec.Meta(min_length=1, max_length=MAX_NAMED)]
@@ -209,12 +212,22 @@ class Fetch(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     log_epoch: Epoch
 
 
+LATE = -1  # mark of an entry whose frame came behind a newer one of its chain
+
+
 class Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
-    """A frame in the log: in which epoch it was placed there, and when."""
+    """A frame in the log: in which epoch it was placed there, and when.
+
+    `mark` is the entry's place in the order of its chain. 0: it follows the newest frame before it.
+    LATE: a newer frame of its chain lies before it, or one with the same `previous`. Above 0 it is
+    a gap record: the messages with numbers from `mark` up to the frame's `previous` were missing
+    when the frame was placed. The record has no offset of its own, so that offsets stay dense.
+    """
 
     epoch: Epoch
     placed_ms: Annotated[int, msgspec.Meta(ge=0, le=MAX_NUMBER)]
     frame: Frame
+    mark: Annotated[int, msgspec.Meta(ge=LATE, le=MAX_NUMBER)] = 0
 
 
 class Fetched(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=57):
@@ -401,6 +414,7 @@ class Lacking(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 __all__ = [
     "HASH_BYTES",
+    "LATE",
     "MAX_NAMED",
     "MAX_NUMBER",
     "MAX_PAGE_FRAMES",

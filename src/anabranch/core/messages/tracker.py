@@ -74,6 +74,7 @@ class Report(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     delay_p99_us: DelayUs = 0
     cpu_ms: Count = 0  # of the whole process
     unstored: Count = 0  # messages published by the node that its storage nodes did not sign for
+    registry_age_s: Count = 0  # since a tracker last confirmed each ledger that the node follows
 
 
 class Refused(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=20):

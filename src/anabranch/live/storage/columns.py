@@ -6,10 +6,14 @@ has no rows, as it has no messages for a subscriber; the offsets go on behind it
 frame cannot be told from inside: whoever has the key reads rows of frames, which hold each frame
 as it was signed.
 
-    messages    offset, timestamp, sequence, publisher, chain, content_type, key, value
-    frames      offset, count, first, last, previous, chain, epoch, placed, frame
+    messages    offset, timestamp, sequence, publisher, chain, late, content_type, key, value
+    frames      offset, count, first, last, previous, chain, late, gap, epoch, placed, frame
 
 `key` is null if a message has none. A content type that promises one where there is none stays so.
+`late` is true if the log has a newer frame of the chain before this one. `gap` is the first number
+of the messages that were missing before a frame when it was placed; they end at `previous`. It is 0
+if none were.
+
 `offset` of a frame is that of its first message; `first`, `last` and `previous` are numbers, which
 pack (timestamp in ms, sequence) into one integer. A frame may begin before the range that was
 asked for, and end behind it; messages are exactly those of the range.
@@ -28,7 +32,7 @@ from anabranch.core.frames import HEAD, SIGNATURE_BYTES
 from anabranch.core.ids import CHAIN_KEY_BYTES, MAX_SEQUENCE, SEQUENCE_BITS, ChainKey, StreamPart
 from anabranch.core.message_key import split_key
 from anabranch.core.messages.data import KEYED, MAX_CONTENT_BYTES, Body
-from anabranch.core.messages.storage import MAX_NUMBER
+from anabranch.core.messages.storage import LATE, MAX_NUMBER
 from anabranch.core.store import Placed
 from anabranch.live.message import names_of_chain
 
@@ -110,6 +114,7 @@ def schema_of(wanted: Wanted) -> "pyarrow.Schema":
             ("sequence", pa.int32()),
             ("publisher", pa.string()),
             ("chain", pa.string()),
+            ("late", pa.bool_()),
             ("content_type", pa.int16()),
             (KEY, pa.binary()),
             ("value", pa.binary()),
@@ -122,6 +127,8 @@ def schema_of(wanted: Wanted) -> "pyarrow.Schema":
             ("last", pa.int64()),
             ("previous", pa.int64()),
             ("chain", pa.binary(CHAIN_KEY_BYTES)),
+            ("late", pa.bool_()),
+            ("gap", pa.int64()),
             ("epoch", pa.int64()),
             ("placed", pa.timestamp("us", tz="UTC")),
             ("frame", pa.binary()),
@@ -165,10 +172,12 @@ class Columns:
         types: list[int] = []
         values: list[bytes] = []
         whose: list[int] = []  # the place of each message's chain among `chains`
+        late: list[range] = []  # of the rows
         chains: dict[bytes, int] = {}
         dense, position = self._wanted.is_dense, self.position
         for row in placed:
-            frame, offset = row.entry.frame, row.offset
+            entry, offset = row.entry, row.offset
+            frame, begin = entry.frame, len(offsets)
             chain, first, last, count = _unpack_some(frame)
             assert offset is not None
             if dense and not offset <= position < offset + count:
@@ -202,8 +211,10 @@ class Columns:
                     types.extend(its_types)
                     values.extend(contents)
                     whose.extend([place] * count)
+            if entry.mark == LATE:
+                late.append(range(begin, len(offsets)))
         self.position = position
-        return self._trimmed(offsets, numbers, types, values, whose, list(chains))
+        return self._trimmed(offsets, numbers, types, values, whose, list(chains), late)
 
     def _trimmed(
         self,
@@ -213,6 +224,7 @@ class Columns:
         values: Sequence[bytes],
         whose: list[int],
         chains: list[bytes],
+        late: list[range],
     ) -> "pyarrow.RecordBatch":
         pa, wanted = arrow(), self._wanted
         pc = pa.compute
@@ -231,6 +243,7 @@ class Columns:
                 pc.bit_wise_and(packed, MAX_SEQUENCE).cast(pa.int32()),
                 pa.array([publisher for publisher, _ in names], pa.string()).take(places),
                 pa.array([chain for _, chain in names], pa.string()).take(places),
+                _flags(late, len(offsets)),
                 kinds,
                 keys,
                 pa.array(values, pa.binary()),
@@ -259,15 +272,25 @@ class Columns:
                 raise HoleError(position)
             position = offset + count
             placed_us = entry.placed_ms * _US_IN_MS
-            rows.append(
-                (offset, count, first, last, previous, chain, entry.epoch, placed_us, entry.frame)
-            )
+            place = (chain, entry.mark == LATE, max(0, entry.mark), entry.epoch, placed_us)
+            rows.append((offset, count, first, last, previous, *place, entry.frame))
         self.position = position
         arrays = [
             pa.array(column, field.type)
             for column, field in zip(zip(*rows, strict=True), self.schema, strict=True)
         ]
         return pa.record_batch(arrays, schema=self.schema)
+
+
+def _flags(marked: Sequence[range], count: int) -> Any:
+    """Return a column that is true in some ranges of its rows."""
+    pa = arrow()
+    if not marked:  # as it is nearly always
+        return pa.repeat(pa.scalar(False), count)
+    flags = [False] * count
+    for rows in marked:
+        flags[rows.start : rows.stop] = [True] * len(rows)
+    return pa.array(flags, pa.bool_())
 
 
 def _fill(aheads: Sequence[int], span: int) -> bool:

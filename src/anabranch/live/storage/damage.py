@@ -7,7 +7,9 @@ import msgspec
 
 from anabranch.core.ids import NodeId, StreamPart, show
 from anabranch.core.log_recovery import Lost
+from anabranch.core.part_log import LogStatus
 from anabranch.core.store import Loss, Missing
+from anabranch.live.storage.sqlite import SqliteLogStore
 
 MAX_SHOWN = 100  # ranges of a page
 MAX_NAMED = 5  # in a text
@@ -122,6 +124,22 @@ class Damage(msgspec.Struct, frozen=True):
             "rebuilding": self.is_rebuilding,
             "kept_aside": self.kept_aside or None,
         }
+
+
+def damage_of(
+    store: SqliteLogStore, scrub: dict[str, Any], statuses: Mapping[StreamPart, LogStatus]
+) -> Damage:
+    """Return the damage on the disk, with how far the scrub is, and what the disk forgot."""
+    return Damage(
+        store.missing(),
+        store.problem,
+        store.is_rebuilding,
+        "" if store.kept_aside is None else str(store.kept_aside),
+        scrub,
+        {part: status.lost for part, status in statuses.items() if status.lost is not None},
+        {part: status.disagrees for part, status in statuses.items() if status.disagrees},
+        {part: status.losses for part, status in statuses.items() if status.losses},
+    )
 
 
 def _place(part: StreamPart) -> dict[str, Any]:

@@ -35,6 +35,7 @@ class StorageFigures(Collector):
         readers: Callable[[], int],
         compared: Mapping[str, int],
         damage: Callable[[], Damage] = Damage,
+        registry_age_s: Callable[[], float] = float,
     ) -> None:
         self._node = node
         self._parts = parts
@@ -43,6 +44,7 @@ class StorageFigures(Collector):
         self._readers = readers
         self._damage = damage
         self._compared = compared
+        self._registry_age_s = registry_age_s
 
     def collect(self) -> Iterator[Metric]:
         """Return all figures."""
@@ -53,6 +55,11 @@ class StorageFigures(Collector):
         yield GaugeMetricFamily("anabranch_storage_led_parts", "Of these, led from here.", led)
         yield GaugeMetricFamily(
             "anabranch_storage_readers", "Ranges that are being read over HTTP.", self._readers()
+        )
+        yield GaugeMetricFamily(
+            "anabranch_storage_registry_age_seconds",
+            "Seconds without a tracker's confirmation of a ledger that this node follows.",
+            self._registry_age_s(),
         )
         damage = self._damage()
         yield GaugeMetricFamily(
@@ -78,9 +85,8 @@ class StorageFigures(Collector):
             "When a scrub has last come to its end.",
             damage.finished_s,
         )
-        done = CounterMetricFamily(
-            "anabranch_storage_http", "What was done for readers over HTTP.", labels=["what"]
-        )
+        text = "What was done for readers over HTTP."
+        done = CounterMetricFamily("anabranch_storage_http", text, labels=["what"])
         for what, count in self._counts.items():
             done.add_metric([what], count)
         yield done
@@ -93,10 +99,9 @@ class StorageFigures(Collector):
             found.add_metric([what], count)
         yield found
         longest = sorted(known, key=lambda found: found[1].start - found[1].length)
+        labels = ["stream", "partition"]
         for name, (text, value) in PART_GAUGES.items():
-            gauge = GaugeMetricFamily(
-                f"anabranch_storage_part_{name}", text, labels=["stream", "partition"]
-            )
+            gauge = GaugeMetricFamily(f"anabranch_storage_part_{name}", text, labels=labels)
             for part, status in longest[:MAX_PARTS_SHOWN]:
                 gauge.add_metric([part.stream, str(part.partition)], value(status))
             yield gauge

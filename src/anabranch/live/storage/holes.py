@@ -47,7 +47,7 @@ def hash_at(database: apsw.Connection, log: PartLog, offset: int) -> bytes:
         return NO_HASH
     if before is None or before[2] is None or before[2] + before[1] != offset:
         return b""
-    return hash_after(before[5], before[2], Entry(before[3], before[4], before[7]))
+    return hash_after(before[5], before[2], _entry(before))
 
 
 def hidden(log: PartLog, offset: int | None) -> bool:
@@ -68,7 +68,7 @@ def cut_out(logs: "Logs", damage: DamagedRowsError) -> None:
             assert row[2] is not None
             logs.drop(log, [(row_id, size)], held=False)
             offsets.append(row[2])
-        elif _stands_in(database, "held", log, row_id, "last = ? AND offset IS NULL", row[11]):
+        elif _stands_in(database, "held", log, row_id, "last = ? AND offset IS NULL", row[12]):
             logs.drop(log, [(row_id, size)])
         else:
             raise apsw.CorruptError(f"row {row_id} is not what was written, nor is its place")
@@ -120,7 +120,7 @@ def fill(logs: "Logs", log: PartLog, write: Fill) -> list[Placed]:
     if hole.filled > hole.start:
         last = _placed(database, log, "offset < ? ORDER BY offset DESC LIMIT 1", hole.filled)
         if last is not None and last[2] is not None:
-            before = hash_after(last[5], last[2], Entry(last[3], last[4], last[7]))
+            before = hash_after(last[5], last[2], _entry(last))
     heads = [peek(entry.frame) for entry in write.entries]
     end = hole.filled + sum(head.count for head in heads)
     names = {(head.chain, head.last) for head in heads}
@@ -156,6 +156,10 @@ def within(missing: Iterable[Missing], start: int, end: int) -> tuple[Missing, .
 
 def _start(hole: Missing) -> int:
     return hole.start
+
+
+def _entry(row: Row) -> Entry:
+    return Entry(row[3], row[4], row[7], row[8])
 
 
 def _placed(database: apsw.Connection, log: PartLog, which: str, offset: int) -> Row | None:

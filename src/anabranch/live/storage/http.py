@@ -110,6 +110,7 @@ class StorageHttp:
         sizes: Sizes = unmeasured,
         compared: Mapping[str, int] = NO_COMPARISONS,
         limits: PageLimits = DEFAULT_LIMITS,
+        registry_age_s: Callable[[], float] = float,
     ) -> None:
         self.address = ""
         self.counts = {"ranges": 0, "bytes": 0, "refused": 0, "broken": 0}
@@ -130,7 +131,10 @@ class StorageHttp:
         self._started_at = clock()
         self._collectors = CollectorRegistry(auto_describe=False)
         self._collectors.register(
-            StorageFigures(node, parts, status, self.counts, lambda: self.readers, compared, damage)
+            StorageFigures(
+                *(node, parts, status, self.counts, lambda: self.readers, compared, damage),
+                registry_age_s,
+            )
         )
         self._collectors.register(self._server.figures)
 

@@ -29,7 +29,7 @@ from anabranch.live.client import Network, connect
 from anabranch.live.errors import AnabranchError, Closed
 from anabranch.live.keys import load_or_make_key
 from anabranch.live.page_server import PageLimits
-from anabranch.live.storage.damage import SCRUB_DAYS, Damage
+from anabranch.live.storage.damage import SCRUB_DAYS, Damage, damage_of
 from anabranch.live.storage.disk import LogDisk
 from anabranch.live.storage.http import StorageHttp
 from anabranch.live.storage.losses import taken_requests
@@ -65,6 +65,9 @@ class Retention:
 class StorageProcess:
     """One storage node, its logs and its pages."""
 
+    storage: Storage
+    http: StorageHttp
+
     def __init__(
         self,
         folder: Path,
@@ -93,8 +96,6 @@ class StorageProcess:
         retention = retention or Retention()
         self._is_restored = restored  # the folder is a copy of an earlier time, perhaps
         self.store = SqliteLogStore(folder / "logs.sqlite")
-        if restored:
-            self.store.require_recovery()
         self.scrub = Scrub(self.store, folder, scrub_days)
         self._known_damage: dict[StreamPart, tuple[Missing, ...]] = {}
         self._deletes = StoreRetention(retention.keep_ms, retention.keep_bytes is not None)
@@ -125,8 +126,6 @@ class StorageProcess:
         self._seen: dict[str, None] = {}  # streams that we have looked at
         self._turn = 0
         self._looking: asyncio.Task[None] | None = None
-        self.storage: Storage
-        self.http: StorageHttp
 
     @property
     def failed(self) -> asyncio.Event:
@@ -171,6 +170,7 @@ class StorageProcess:
                 sizes=self._sizes,
                 limits=PageLimits(trusted=self._trusted),
                 compared=self.storage.comparisons.counts,
+                registry_age_s=self.network.node.registry_age_s,
             )
             await self.http.start()
             ports = (self.transport.port, urlsplit(self.http.address).port or 0)
@@ -203,6 +203,8 @@ class StorageProcess:
         registry: RegistryReader,
         rng: Random,
     ) -> StorageFactory:
+        if self._is_restored:
+            self.store.require_recovery()
         states = self.store.states()
         make = partial(Storage, identity, network, verify, registry, rng, states)
 
@@ -232,19 +234,9 @@ class StorageProcess:
 
     def damage(self) -> Damage:
         """Return the damage on the disk, and how far the scrub is."""
-        store = self.store
         statuses = {part: self.storage.status(part) for part in self.storage.parts()}
         known = {part: status for part, status in statuses.items() if status is not None}
-        return Damage(
-            store.missing(),
-            store.problem,
-            store.is_rebuilding,
-            "" if store.kept_aside is None else str(store.kept_aside),
-            self.scrub.shown(),
-            {part: status.lost for part, status in known.items() if status.lost is not None},
-            {part: status.disagrees for part, status in known.items() if status.disagrees},
-            {part: status.losses for part, status in known.items() if status.losses},
-        )
+        return damage_of(self.store, self.scrub.shown(), known)
 
     def _report_damage(self) -> None:
         """Tell the machine of damage that the scrub, or a reader over HTTP, has found."""

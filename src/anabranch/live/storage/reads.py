@@ -23,8 +23,13 @@ from anabranch.core.messages.storage import (
     Span,
 )
 from anabranch.core.store import (
+    UNKNOWN,
     Answer,
+    ChainEnd,
+    ChainsIn,
     HashAt,
+    HeldFrame,
+    HeldIn,
     HolesIn,
     LogQuery,
     Named,
@@ -48,6 +53,7 @@ from anabranch.live.storage.rows import (
 )
 
 SCAN_FRAMES = 16_384
+CHAINS_BYTES = 1 << 20  # of held frames that are read for one question about chains
 # A frame that ends this much after the last number that is wanted may still begin before it.
 STRADDLE = 1_000 << SEQUENCE_BITS
 
@@ -114,6 +120,10 @@ def find(database: apsw.Connection, query: LogQuery, scan_frames: int = SCAN_FRA
             return _find_named(database, log, query.names)
         if type(query) is NamesIn:
             return _find_names(database, log, query)
+        if type(query) is ChainsIn:
+            return _find_chains(database, log, query)
+        if type(query) is HeldIn:
+            return _find_held(database, log, query)
         assert type(query) is Page
         search = _Search(database, log, query.selection, query.limit, query.size_bytes, scan_frames)
         return _find_by_number(search) if query.selection.by_number else _find_by_offset(search)
@@ -141,6 +151,62 @@ def _find_names(database: apsw.Connection, log: PartLog, query: NamesIn) -> Answ
         rows: list[tuple[int, bytes]] = select(database, sql, log.id, *span)
         names.append(tuple(last.to_bytes(8) + chain for last, chain in rows))
     return Answer(names=tuple(names), floor_ms=_floor_ms(database, log))
+
+
+def _find_chains(database: apsw.Connection, log: PartLog, query: ChainsIn) -> Answer:
+    """Return how chains end in the log, and which of their frames are held above that."""
+    sql = (
+        "last FROM frames INDEXED BY by_chain WHERE part = ? AND chain = ? AND offset IS NOT NULL "
+        "ORDER BY last DESC LIMIT 1"
+    )
+    ends: list[ChainEnd] = []
+    room = CHAINS_BYTES
+    for chain, known in query.chains:
+        newest = known
+        if known == UNKNOWN:
+            [(newest,)] = select(database, sql, log.id, chain) or [(0,)]
+        end = ChainEnd(newest)
+        if log.held:
+            end, size = _find_held_above(database, log, chain, newest, query.most, room)
+            room -= size
+        ends.append(end)
+    return Answer(chains=tuple(ends), floor_ms=_floor_ms(database, log))
+
+
+def _find_held_above(
+    database: apsw.Connection, log: PartLog, chain: bytes, newest: int, most: int, room: int
+) -> tuple[ChainEnd, int]:
+    """Return the held frames of a chain, at least one if there is any, and how large they are."""
+    rows: Iterator[NamedRow] = database.execute(
+        f"SELECT {NAMED_COLUMNS} FROM frames INDEXED BY by_chain WHERE part = ? AND chain = ? "
+        "AND last > ? AND offset IS NULL ORDER BY last",
+        (log.id, chain, newest),
+    )
+    held: list[HeldFrame] = []
+    bad: list[int] = []
+    size, has_more = 0, False
+    for row in rows:
+        size += len(row[7] or b"")
+        if held and (size > room or len(held) == most):
+            has_more = True
+            break
+        if named_in(log.seed, row) is None:
+            bad.append(row[0])
+        else:
+            held.append(HeldFrame(row[10], row[12], row[4]))
+    if bad:
+        raise DamagedRowsError(log, bad)
+    return ChainEnd(newest, tuple(held), has_more), size
+
+
+def _find_held(database: apsw.Connection, log: PartLog, query: HeldIn) -> Answer:
+    """Return the names of held frames as an index has them: no frame is read."""
+    sql = (
+        "last, chain FROM frames INDEXED BY held WHERE part = ? AND offset IS NULL "
+        "AND (last, chain) > (?, ?) ORDER BY last, chain LIMIT ?"
+    )
+    rows: list[tuple[int, bytes]] = select(database, sql, log.id, *_parse(query.cursor), query.most)
+    return Answer(names=(tuple(last.to_bytes(8) + chain for last, chain in rows),))
 
 
 def _floor_ms(database: apsw.Connection, log: PartLog) -> int:
@@ -343,7 +409,7 @@ def _find_by_number(search: _Search) -> Answer:
     read = _read_page(search.database, search.log, rows, named_in, search.size_bytes)
     cursor = None if edge is None else _cursor(*edge)
     if read.following is not None and read.final is not None:
-        cursor = _cursor(read.final[11], read.final[8])
+        cursor = _cursor(read.final[12], read.final[9])
     missing = spans_for(search.log.missing, wanted, MAX_NUMBER, begin)
     return read.answer(None if cursor is None else search.follow(cursor=cursor), missing)
 

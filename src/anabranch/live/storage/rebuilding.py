@@ -28,12 +28,13 @@ BATCH_ROWS = 1_024
 _SUFFIXES = ("-wal", "-shm", "")  # the file itself goes last
 
 _INSERT = (
-    "INSERT INTO frames VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+    "INSERT INTO frames VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
     "ON CONFLICT (id) DO NOTHING ON CONFLICT (part, chain, last) DO UPDATE SET "
     "id = excluded.id, previous = excluded.previous, first = excluded.first, "
     "count = excluded.count, offset = excluded.offset, epoch = excluded.epoch, "
     "placed_ms = excluded.placed_ms, hash_before = excluded.hash_before, "
-    "checksum = excluded.checksum, frame = excluded.frame WHERE excluded.id > frames.id"
+    "checksum = excluded.checksum, frame = excluded.frame, mark = excluded.mark "
+    "WHERE excluded.id > frames.id"
 )
 
 
@@ -144,12 +145,12 @@ def _contradictions(database: apsw.Connection, log: PartLog) -> set[int]:
     wrong: set[int] = set()
     before: tuple[int, int, bytes] | None = None  # row, end, hash behind it
     for row in _in_order(database, log):
-        row_id, count, offset, epoch, placed_ms, hashed, _, frame = row
+        row_id, count, offset, epoch, placed_ms, hashed, _, frame, mark = row
         assert offset is not None
         is_joined = before is not None and offset <= before[1]
         if before is not None and is_joined and (offset, hashed) != before[1:]:
             wrong |= {before[0], row_id}
-        entry = Entry(epoch, placed_ms, frame)
+        entry = Entry(epoch, placed_ms, frame, mark)
         before = (row_id, offset + count, hash_after(hashed, offset, entry))
     if before is not None and before[1] >= log.length and before[1:] != (log.length, log.hash):
         wrong.add(before[0])

@@ -23,7 +23,8 @@ from anabranch.core.store import NOBODY, LogState, Missing, Placed
 COLUMNS = (
     "frames.id, CAST(frames.count AS INTEGER), CAST(frames.offset AS INTEGER), "
     "CAST(frames.epoch AS INTEGER), CAST(frames.placed_ms AS INTEGER), "
-    "CAST(frames.hash_before AS BLOB), CAST(frames.checksum AS INTEGER), CAST(frames.frame AS BLOB)"
+    "CAST(frames.hash_before AS BLOB), CAST(frames.checksum AS INTEGER), "
+    "CAST(frames.frame AS BLOB), CAST(frames.mark AS INTEGER)"
 )
 # With the copies of the frame's head, and whether they agree with those of an index.
 NAMED_COLUMNS = (
@@ -37,11 +38,12 @@ _PART_COLUMNS = (
 HELD = -1  # stands for the offset of a frame that has none
 
 _pack = struct.Struct(">qqqq").pack
+_pack_mark = struct.Struct(">q").pack
 
-# id, count, offset, epoch, placed_ms, hash before, checksum, frame
-Row = tuple[int, int, int | None, int, int, bytes, int, bytes]
+# id, count, offset, epoch, placed_ms, hash before, checksum, frame, mark
+Row = tuple[int, int, int | None, int, int, bytes, int, bytes, int]
 # ... chain, previous, first, last, whether an index agrees
-NamedRow = tuple[int, int, int | None, int, int, bytes, int, bytes, bytes, int, int, int, int]
+NamedRow = tuple[int, int, int | None, int, int, bytes, int, bytes, int, bytes, int, int, int, int]
 
 
 class PartLog(msgspec.Struct):
@@ -92,17 +94,25 @@ class PartLog(msgspec.Struct):
 def checksum(
     seed: int, count: int, offset: int, epoch: int, placed_ms: int, before: bytes, frame: bytes
 ) -> int:
-    """Return the checksum of a frame's row; `offset` is HELD if it has none."""
+    """Return the checksum of a frame's row without its mark; `offset` is HELD if it has none."""
     return crc32(_pack(count, offset, epoch, placed_ms) + before + frame, seed)
+
+
+def with_mark(check: int, mark: int) -> int:
+    """Return the checksum of a row with a mark; one without a mark has what it always had."""
+    return crc32(_pack_mark(mark), check)
 
 
 def placed_in(seed: int, row: Row) -> Placed | None:
     """Return the frame of a row, and its place; None if that is not what was written."""
-    _, count, offset, epoch, placed_ms, before, stored, frame = row
+    _, count, offset, epoch, placed_ms, before, stored, frame, mark = row
     try:
         place = _pack(count, HELD if offset is None else offset, epoch, placed_ms)
-        if crc32(place + before + frame, seed) == stored:
-            return Placed(offset, Entry(epoch, placed_ms, frame))
+        check = crc32(place + before + frame, seed)
+        if mark != 0:
+            check = with_mark(check, mark)
+        if check == stored:
+            return Placed(offset, Entry(epoch, placed_ms, frame, mark))
     except (TypeError, struct.error):  # a column that is not even of its type
         pass
     return None
@@ -110,8 +120,8 @@ def placed_in(seed: int, row: Row) -> Placed | None:
 
 def named_in(seed: int, row: NamedRow) -> Placed | None:
     """Return the frame of a row, and its place, if it is found by what its head says."""
-    placed = placed_in(seed, row[:8])
-    if placed is not None and row[8:] == (*HEAD.unpack_from(row[7])[2:6], 1):
+    placed = placed_in(seed, row[:9])
+    if placed is not None and row[9:] == (*HEAD.unpack_from(row[7])[2:6], 1):
         return placed
     return None
 

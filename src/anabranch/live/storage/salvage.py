@@ -23,7 +23,7 @@ from anabranch.live.storage.rows import Row, placed_in
 
 PAGE_BYTES = 4_096  # of every file of logs: SQLite's default, which schema.py does not change
 TABLE_LEAF = 13
-COLUMNS = 13  # of the table `frames`
+COLUMNS = 14  # of the table `frames`: rows of older files lack the last one
 MAX_ROW_BYTES = 64 << 20  # more than any frame: a damaged length must not fill the memory
 
 _HEADER_BYTES = 100  # of the file, at the beginning of the first page
@@ -140,11 +140,13 @@ def _saved(
     row_id: int, values: Sequence[Any], seeds: Callable[[int], int | None]
 ) -> SavedRow | None:
     """Return a row of `frames` if its checksum holds; its name is read from the frame."""
+    if len(values) == COLUMNS - 1:
+        values = [*values, 0]
     if len(values) != COLUMNS or type(values[1]) is not int:
         return None
     seed = seeds(values[1])
-    count, offset, epoch, placed_ms, before, stored, frame = values[6:]
-    row = (row_id, count, offset, epoch, placed_ms, before, stored, frame)
+    count, offset, epoch, placed_ms, before, stored, frame, mark = values[6:]
+    row = (row_id, count, offset, epoch, placed_ms, before, stored, frame, mark)
     is_typed = type(before) is bytes and type(frame) is bytes
     if seed is None or not is_typed or placed_in(seed, row) is None:
         return None

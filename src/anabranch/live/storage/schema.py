@@ -23,7 +23,7 @@ import apsw
 from anabranch.core.store import InUseError, StoreError
 
 APPLICATION_ID = 0x414E4C47  # "ANLG"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 BUSY_MS = 2_000  # a tool that looks may be in the way for a moment
 CACHE_KIB = 32 * 1024
 
@@ -59,19 +59,24 @@ CREATE TABLE frames (
     placed_ms INTEGER NOT NULL,  -- when; of one that is only held: when it came
     hash_before BLOB NOT NULL,   -- of the log, up to this frame; empty if it is only held
     checksum INTEGER NOT NULL,   -- CRC-32 of the frame and its place (rows.py)
-    frame BLOB NOT NULL          -- as it came
+    frame BLOB NOT NULL,         -- as it came
+    mark INTEGER NOT NULL DEFAULT 0  -- -1: late; above 0: first number of the gap before it
 ) STRICT;
 
 -- Ids of logs that were deleted or begun anew, whose frames are swept away little by little.
 CREATE TABLE discarded (part INTEGER PRIMARY KEY) STRICT;
+"""
 
+_VIEW = """
 CREATE VIEW log AS
 SELECT stream, partition, offset, count AS messages, frames.epoch,
     strftime('%Y-%m-%d %H:%M:%f', placed_ms / 1000.0, 'unixepoch') AS placed,
     strftime('%Y-%m-%d %H:%M:%f', (first >> 20) / 1000.0, 'unixepoch') AS published,
     '0x' || lower(hex(substr(chain, 1, 20))) AS publisher,
     lower(hex(substr(chain, 21))) AS chain,
-    length(frame) AS bytes, frames.id AS frame
+    length(frame) AS bytes, frames.id AS frame, mark = -1 AS late,
+    CASE WHEN mark > 0 THEN strftime('%Y-%m-%d %H:%M:%f', (mark >> 20) / 1000.0, 'unixepoch') END
+        AS missing_from
 FROM frames JOIN parts ON parts.id = frames.part
 WHERE offset IS NOT NULL;
 """
@@ -142,10 +147,21 @@ def open_for_writing(path: Path, vfs: str | None) -> apsw.Connection:
 
 def create(database: apsw.Connection, indexes: Iterable[str]) -> None:
     """Make the tables of a new file, and some of its indexes."""
-    for statement in (_SCHEMA, MISSING, RECORDED, *indexes):
+    for statement in (_SCHEMA, _VIEW, MISSING, RECORDED, *indexes):
         database.execute(statement)
     database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def migrate(database: apsw.Connection) -> None:
+    """Give a file of the first format the column `mark`. Its rows stay as they are."""
+    if database.pragma("user_version") == SCHEMA_VERSION:
+        return
+    with database:
+        database.execute("ALTER TABLE frames ADD COLUMN mark INTEGER NOT NULL DEFAULT 0")
+        database.execute("DROP VIEW IF EXISTS log")
+        database.execute(_VIEW)
+        database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
 def open_for_reading(path: Path, vfs: str | None) -> apsw.Connection:
@@ -203,7 +219,7 @@ def _recognise(path: Path, database: apsw.Connection) -> bool:
         return True
     if application != APPLICATION_ID:
         raise StoreError(f"{path} is the file of another program: name another folder")
-    if version != SCHEMA_VERSION:
+    if not 1 <= version <= SCHEMA_VERSION:
         raise StoreError(
             f"{path} has format {version} and this release reads {SCHEMA_VERSION}: "
             "install the release that wrote it"

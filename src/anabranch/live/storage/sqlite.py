@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -53,6 +54,7 @@ from anabranch.live.storage.rows import (
 from anabranch.live.storage.schema import (
     damage,
     explain,
+    migrate,
     open_for_reading,
     open_for_writing,
     take_lock,
@@ -161,6 +163,7 @@ class SqliteLogStore:
             self._writer.set_wal_hook(self._count_pages)
             self._has_aside = aside(self.path).exists()
             try:
+                migrate(self._writer)
                 self._logs = Logs(self._writer, load_logs(self._writer))
             except apsw.CorruptError as error:
                 if self._is_swapping:
@@ -517,6 +520,7 @@ class SqliteLogStore:
                     "ORDER BY id LIMIT ?",
                     (after, limit),
                 ).fetchall()
+                _check_order(after, rows)
         except (apsw.CorruptError, apsw.NotADBError, UnicodeDecodeError) as error:
             self._mend(error, generation)
             return after, 0
@@ -566,3 +570,10 @@ class SqliteLogStore:
             yield
         except (apsw.Error, OSError, UnicodeDecodeError) as error:
             raise explain(self.path, error) from error
+
+
+def _check_order(after: int, rows: Sequence[Sequence[Any]]) -> None:
+    """CorruptError unless the ids of rows ascend: SQLite does not look at damaged ones."""
+    ids = [after, *(row[0] for row in rows)]
+    if any(one >= other for one, other in pairwise(ids)):
+        raise apsw.CorruptError("the rows of a page are out of order")

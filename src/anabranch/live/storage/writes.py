@@ -16,6 +16,7 @@ from anabranch.core.frames import peek
 from anabranch.core.ids import FrameHead, StreamPart
 from anabranch.core.messages.storage import Entry
 from anabranch.core.store import (
+    CLOCKS_MS,
     AcceptLoss,
     Adopt,
     Copy,
@@ -37,17 +38,20 @@ from anabranch.core.store import (
     StoreError,
     Truncate,
     hash_after,
+    marks_of,
 )
 from anabranch.live.storage.holes import fill, hash_at, within
 from anabranch.live.storage.rows import (
     HELD,
     NAMED_COLUMNS,
+    NamedRow,
     PartLog,
     checksum,
     named_in,
     save_log,
     save_missing,
     select,
+    with_mark,
 )
 
 INSERT_ROWS = 256  # in one step
@@ -121,7 +125,12 @@ class Logs:
 
     def place(self, log: PartLog, rows: Iterable[tuple[FrameHead, Entry]]) -> list[Placed]:
         """Give frames that have no row the next places in the log."""
+        begin = log.length
         placed, log.length, log.hash = self._put(log, rows, log.length, log.hash)
+        if placed and log.missing and log.missing[-1].end == begin:
+            *others, last = log.missing
+            before_ms = min(last.before_ms, placed[0].entry.placed_ms + CLOCKS_MS)
+            log.missing = (*others, msgspec.structs.replace(last, before_ms=before_ms))
         return placed
 
     def put(
@@ -140,8 +149,10 @@ class Logs:
             epoch, placed_ms, frame = entry.epoch, entry.placed_ms, entry.frame
             place = (head.count, offset, epoch, placed_ms, before)
             check = checksum(seed, *place, frame)
+            if entry.mark:
+                check = with_mark(check, entry.mark)
             values += (log.id, head.chain, head.previous, head.first, head.last)
-            values += (*place, check, frame)
+            values += (*place, check, frame, entry.mark)
             placed.append(Placed(offset, entry))
             before = hash_after(before, offset, entry)
             offset += head.count
@@ -157,7 +168,7 @@ class Logs:
             head = peek(frame)
             check = checksum(log.seed, head.count, HELD, 0, came_ms, b"", frame)
             values += (log.id, head.chain, head.previous, head.first, head.last)
-            values += (head.count, None, 0, came_ms, b"", check, frame)
+            values += (head.count, None, 0, came_ms, b"", check, frame, 0)
             count += 1
             size_bytes += len(frame)
         self._insert(values, log, count, size_bytes)
@@ -227,7 +238,7 @@ class Logs:
         log.size_bytes += size_bytes
 
 
-_COLUMNS = 12
+_COLUMNS = 13
 _HELD = "INDEXED BY held WHERE part = ? AND offset IS NULL"
 
 
@@ -236,7 +247,7 @@ def _insert_sql(rows: int) -> str:
     row = "(" + ", ".join("?" * _COLUMNS) + ")"
     return (
         "INSERT INTO frames (part, chain, previous, first, last, count, offset, epoch, placed_ms, "
-        f"hash_before, checksum, frame) VALUES {', '.join([row] * rows)}"
+        f"hash_before, checksum, frame, mark) VALUES {', '.join([row] * rows)}"
     )
 
 
@@ -259,26 +270,34 @@ def _order(logs: Logs, log: PartLog, write: Order) -> list[Placed]:
     known = logs.look_up(log, heads)
     taken = {name for name, (_, offset, _) in known.items() if offset is not None}
     rows = []
-    for head, frame in zip(heads, write.frames, strict=True):
+    for head, frame, mark in zip(heads, write.frames, marks_of(write), strict=True):
         name = (head.last, bytes(head.chain))
         if name not in taken:
             taken.add(name)
-            rows.append((head, Entry(epoch, placed_ms, frame)))
+            rows.append((head, Entry(epoch, placed_ms, frame, mark)))
     logs.drop(log, [(row_id, size) for row_id, offset, size in known.values() if offset is None])
     return logs.place(log, rows)
 
 
 def _order_held(logs: Logs, log: PartLog, write: OrderHeld) -> list[Placed]:
-    if not log.held:
-        return []
-    which = f"{_HELD} ORDER BY last, chain LIMIT ?"
-    found = select(logs.database, f"{NAMED_COLUMNS} FROM frames {which}", log.id, write.most)
-    # One that is damaged is of no use here, and comes again from those who have it.
-    good = [row[7] for row in found if named_in(log.seed, row)]
-    logs.drop(log, [(row[0], len(row[7] or b"")) for row in found])
-    return logs.place(
-        log, [(peek(frame), Entry(write.epoch, write.placed_ms, frame)) for frame in good]
+    names = _encode([(name.last, bytes(name.chain).hex()) for name in write.names]).decode()
+    found: list[NamedRow] = select(
+        logs.database,
+        f"{NAMED_COLUMNS} FROM json_each(?2) AS name CROSS JOIN frames INDEXED BY by_chain "
+        "ON part = ?1 AND chain = unhex(name.value ->> 1) AND last = name.value ->> 0 "
+        "WHERE offset IS NULL",
+        log.id,
+        names,
     )
+    # One that is damaged is of no use here, and comes again from those who have it.
+    good = {(row[12], row[9]): row[7] for row in found if named_in(log.seed, row)}
+    logs.drop(log, [(row[0], len(row[7] or b"")) for row in found])
+    rows = []
+    for name, mark in zip(write.names, marks_of(write), strict=True):
+        frame = good.pop((name.last, bytes(name.chain)), None)
+        if frame is not None:
+            rows.append((peek(frame), Entry(write.epoch, write.placed_ms, frame, mark)))
+    return logs.place(log, rows)
 
 
 def _copy(logs: Logs, log: PartLog, write: Copy) -> list[Placed]:

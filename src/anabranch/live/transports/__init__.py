@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from anabranch.core.ids import NodeId
+from anabranch.core.machine import DialCheck
 from anabranch.core.packets import Packets
 from anabranch.live.errors import AnabranchError
 
@@ -76,10 +77,10 @@ class Transport(Protocol):
         It saves a single packet a delay; where packets come thick, they still leave together.
         """
 
-    def check(self, peer: NodeId, address: str, done: Callable[[bool], None]) -> None:
-        """Tell whether `peer` proves itself at an address; `done` is called after this returns.
+    def check(self, check: DialCheck, done: Callable[[bool], None]) -> None:
+        """Tell whether a node proves itself at an address; `done` is called after this returns.
 
-        It makes no link, and a link that stands with `peer` is left as it is.
+        It makes no link, and a link that stands with the node is left as it is.
         """
 
     async def find(self, address: str) -> NodeId:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from anabranch.core.ids import NodeId
+from anabranch.core.machine import DialCheck
 from anabranch.core.packets import Packets
 from anabranch.live.transports import Link, LinkOwner, Transport
 
@@ -109,9 +110,9 @@ class DelayedTransport:
             at = self._clock() + OPENING_ROUND_TRIPS * way.round_trip_s
             self._hold(at, lambda: self._reach(peer, address))
 
-    def check(self, peer: NodeId, address: str, done: Callable[[bool], None]) -> None:
-        """Tell whether `peer` proves itself at an address, at once."""
-        self._below.check(peer, address, done)
+    def check(self, check: DialCheck, done: Callable[[bool], None]) -> None:
+        """Tell whether a node proves itself at an address, at once."""
+        self._below.check(check, done)
 
     def hasten(self) -> None:
         """Let what is queued leave now."""

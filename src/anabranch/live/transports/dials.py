@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+from urllib.parse import urlsplit
 
 from picows import WSError, WSInvalidStatusError
 from picows.url import WSParsedURL, parse_url
@@ -39,12 +40,20 @@ class Dial:
             self.connection.finish(outcome or CROSSED)
 
 
-async def connect(wire: Wire, url: WSParsedURL, tls: ssl.SSLContext | None) -> str:
-    """Connect a wire and upgrade it; return an empty word, or why not."""
+async def connect(
+    wire: Wire, url: WSParsedURL, tls: ssl.SSLContext | None, ip: str | None = None
+) -> str:
+    """Connect a wire, to one IP address if it is given, and upgrade it; return "" or why not."""
     loop = asyncio.get_running_loop()
     secure = (tls or ssl.create_default_context()) if url.is_secure else None
     try:
-        await loop.create_connection(lambda: wire, url.host, url.port, ssl=secure)
+        await loop.create_connection(
+            lambda: wire,
+            url.host if ip is None else ip,
+            url.port,
+            ssl=secure,
+            server_hostname=url.host if secure else None,
+        )
         await wire.wait_until_handshake_complete()
     except WSInvalidStatusError as error:
         busy = error.response is not None and error.response.status == TOO_MANY_REQUESTS
@@ -63,9 +72,12 @@ async def connect(wire: Wire, url: WSParsedURL, tls: ssl.SSLContext | None) -> s
 
 
 def read_address(address: str) -> WSParsedURL | None:
-    """Read ws://host:port or wss://host:port; None if it is neither."""
+    """Read ws://host:port or wss://host:port; None if it is neither.
+
+    No address of a node names a user, and picows fails by an assertion where one does.
+    """
     try:
-        return parse_url(address)
+        return None if "@" in urlsplit(address).netloc else parse_url(address)
     except (WSError, ValueError):
         return None
 

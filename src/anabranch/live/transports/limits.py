@@ -1,11 +1,15 @@
 """How much strangers may ask of us before they have proved anything, by address and in all.
 
+A connection that is not proved for long makes room for a newcomer: the oldest of the newcomer's own
+address if that has too many, else the oldest of the address that has most. So connections that
+prove nothing keep nobody out, and addresses with many cost those with few nothing.
+
 An IPv6 address counts by its first 64 bits: whoever has one address there has all of them.
 """
 
 import ipaddress
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -14,6 +18,12 @@ from anabranch.core.errors import LocalError
 IPV6_PREFIX_BITS = 64
 
 Prefix = ipaddress.IPv4Network | ipaddress.IPv6Network
+Evict = Callable[[str | None], bool]  # a pending connection of one place, or of the fullest
+
+
+def evict_none(place: str | None) -> bool:
+    """End no connection."""
+    return False
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -54,23 +64,27 @@ class Admission:
     def __len__(self) -> int:
         return len(self._places)
 
-    def admit(self, place: str, now: float, is_proxy: bool = False) -> bool:
-        """Count a new connection as pending, or refuse it."""
+    def admit(
+        self, place: str, now: float, is_proxy: bool = False, evict: Evict = evict_none
+    ) -> bool:
+        """Count a new connection as pending, or refuse it; `evict` makes room, if it can."""
         limits, entry = self._limits, self._entry(place, now)
-        if not is_proxy and not self._has_room(entry):
+        if not is_proxy and not self._has_room(entry, place, evict):
             return False
-        if self.pending >= limits.pending or self.links >= limits.links:
+        if self.links >= limits.links:
+            return False
+        if self.pending >= limits.pending and not evict(None):
             return False
         entry.tokens = max(0.0, entry.tokens - 1)
         entry.pending += 1
         self.pending += 1
         return True
 
-    def _has_room(self, entry: _Place) -> bool:
+    def _has_room(self, entry: _Place, place: str, evict: Evict) -> bool:
         limits = self._limits
-        if entry.tokens < 1 or entry.pending >= limits.pending_per_address:
+        if entry.tokens < 1 or entry.links >= limits.links_per_address:
             return False
-        return entry.links < limits.links_per_address
+        return entry.pending < limits.pending_per_address or evict(place)
 
     def prove(self, place: str) -> None:
         """Count a pending connection as a link."""
@@ -122,8 +136,11 @@ def parse_prefix(text: str) -> Prefix:
 
 
 def is_within(address: str, prefixes: Sequence[Prefix]) -> bool:
-    """Tell whether an address lies within one of these prefixes."""
-    parsed = _plain(address)
+    """Tell whether an IP address lies within one of these prefixes; a host name does not."""
+    try:
+        parsed = _plain(address)
+    except ValueError:
+        return False
     return any(parsed in prefix for prefix in prefixes)
 
 

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 
 from anabranch.core.ids import NodeId
+from anabranch.core.machine import DialCheck
 from anabranch.core.packets import Packets
 from anabranch.live.transports import LinkOwner, TransportError
 from anabranch.live.transports.batches import without
@@ -140,9 +141,10 @@ class MemoryTransport:
             loop, delay = asyncio.get_running_loop(), 2 * self.delay_to(peer)
             self._dials[peer] = loop.call_later(delay, self._arrive, peer, address)
 
-    def check(self, peer: NodeId, address: str, done: Callable[[bool], None]) -> None:
-        """Tell whether `peer` is at an address."""
-        reached = _node_at(address) == peer and peer in self.hub.transports
+    def check(self, check: DialCheck, done: Callable[[bool], None]) -> None:
+        """Tell whether a node is at an address."""
+        peer = check.peer
+        reached = _node_at(check.address) == peer and peer in self.hub.transports
         asyncio.get_running_loop().call_soon(done, reached)
 
     def hasten(self) -> None:

@@ -14,11 +14,12 @@ from anabranch.core.errors import LocalError
 from anabranch.core.handshake import NETWORK_BYTES, Accepting, Dialling
 from anabranch.core.identity import Identity
 from anabranch.core.ids import NodeId
+from anabranch.core.machine import DialCheck
 from anabranch.core.messages.tracker import MAX_ADDRESS_LENGTH
 from anabranch.live.address import MAX_PORT
 from anabranch.live.descriptors import current_limit, fit
 from anabranch.live.transports import LinkOwner, TransportError
-from anabranch.live.transports.checks import Check
+from anabranch.live.transports.checks import Check, Targets
 from anabranch.live.transports.connection import Connection
 from anabranch.live.transports.dials import CROSSED, Dial, connect, explain, read_address
 from anabranch.live.transports.limits import Admission, Limits, is_within, place_of
@@ -65,6 +66,7 @@ class WebSocketTransport:
         self.hasten = self._links.hasten  # without a call between: single packets ask for it
         self._admission = Admission(limits)
         self._wires: set[Wire] = set()
+        self._pending: dict[str, dict[Wire, None]] = {}  # by place, the oldest first
         self._refusing: set[Wire] = set()  # over a limit; told so when they ask
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
@@ -117,14 +119,13 @@ class WebSocketTransport:
         assert dial.peer is not None
         return dial.peer
 
-    def check(self, peer: NodeId, address: str, done: Callable[[bool], None]) -> None:
-        """Tell whether `peer` proves itself at an address, without a link."""
-        url = read_address(address)
+    def check(self, check: DialCheck, done: Callable[[bool], None]) -> None:
+        """Tell whether a node proves itself at an address, without a link."""
+        url = read_address(check.address)
         if url is None or self._stopping:
             asyncio.get_running_loop().call_soon(done, False)
             return
-        check = Check(self._timing, self._links.verify, done)
-        task = asyncio.create_task(self._check(check, peer, url))
+        task = asyncio.create_task(self._check(check, url, done))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -162,8 +163,10 @@ class WebSocketTransport:
             return
         place = place_of(address)
         is_proxy = is_within(address, self._limits.trusted)
-        if self._admission.admit(place, asyncio.get_running_loop().time(), is_proxy):
+        now = asyncio.get_running_loop().time()
+        if self._admission.admit(place, now, is_proxy, self._evict):
             wire.place = place
+            self._pending.setdefault(place, {})[wire] = None
         elif len(self._refusing) < self._limits.refusals:
             self._refusing.add(wire)
         else:
@@ -172,6 +175,7 @@ class WebSocketTransport:
     def proved(self, wire: Wire) -> None:
         """Who came to us has shown whose key it holds."""
         if wire.place is not None:
+            self._forget_pending(wire, wire.place)
             self._admission.prove(wire.place)
 
     def gone(self, wire: Wire) -> None:
@@ -179,11 +183,33 @@ class WebSocketTransport:
         self._wires.discard(wire)
         self._refusing.discard(wire)
         if wire.place is not None:
+            self._forget_pending(wire, wire.place)
             self._admission.release(wire.place, wire.proved)
         if not self._wires and self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)
 
     # --- Inside ---------------------------------------------------------------------------
+
+    def _evict(self, place: str | None) -> bool:
+        """End the oldest unproved connection of a place, or of the one that has most of them."""
+        if place is None:
+            place = max(self._pending, key=lambda each: len(self._pending[each]), default="")
+        pending = self._pending.get(place)
+        if not pending:
+            return False
+        wire = next(iter(pending))
+        self._forget_pending(wire, place)
+        self._admission.release(place, proved=False)
+        wire.place = None
+        wire.abort()
+        return True
+
+    def _forget_pending(self, wire: Wire, place: str) -> None:
+        pending = self._pending.get(place)
+        if pending is not None:
+            pending.pop(wire, None)
+            if not pending:
+                del self._pending[place]
 
     async def _listen(self, host: str) -> None:
         loop = asyncio.get_running_loop()
@@ -249,18 +275,23 @@ class WebSocketTransport:
         if reason:
             self._links.settle(dial, reason)
 
-    async def _check(self, check: Check, peer: NodeId, url: WSParsedURL) -> None:
-        opening = Dialling(self._identity, self._network, self._entropy, peer)
+    async def _check(
+        self, check: DialCheck, url: WSParsedURL, done: Callable[[bool], None]
+    ) -> None:
+        owner = Check(self._timing, self._links.verify, done)
+        opening = Dialling(self._identity, self._network, self._entropy, check.peer)
         wire = Wire(
-            *(self, lambda wire: check.connection(wire, opening), self._timing.dial_s),
+            *(self, lambda wire: owner.connection(wire, opening), self._timing.dial_s),
             *(url.netloc, url.resource_name),
         )
+        targets = Targets(check, self.port, self._limits.trusted)
         try:
             async with asyncio.timeout(self._timing.dial_s):
-                if await connect(wire, url, self._client_ssl):
-                    check.settle(False)
+                ip = await targets.resolve(url.host, url.port)
+                if ip is None or await connect(wire, url, self._client_ssl, ip):
+                    owner.settle(False)
         except TimeoutError:
-            check.settle(False)
+            owner.settle(False)
         finally:
             if wire.listener is None:
                 wire.discard()
