@@ -9,7 +9,8 @@ from anabranch.core.machine import Effect
 from anabranch.core.messages import Fetch, Lead, Resend, Resent, Voted
 from anabranch.core.messages.registry import NO_HASH
 from anabranch.core.messages.storage import MAX_NUMBER, Selection
-from anabranch.core.storage_resends import MAX_PAGES, MAX_PAGES_PER_PEER
+from anabranch.core.storage_resends import BUSY, MAX_PAGES, MAX_PAGES_PER_PEER
+from anabranch.core.store import Order, Settle
 from machines import NODES, OTHER, PART, START, Chain, beyond, sent
 from storage_desk import PUBLISHERS, READER, STRANGER, Desk
 from storage_logs import Log, entries
@@ -189,3 +190,20 @@ def test_a_long_history_comes_in_pages_each_of_which_selects_the_next() -> None:
             following, pages = answer.following, pages + 1
         assert got == frames
         assert pages == 4
+
+
+def test_log_that_was_just_opened_passes_no_page_for_the_end_of_all() -> None:
+    before = Desk()
+    frame = Chain(PUBLISHERS[0]).frame()
+    before.store.write([Order(PART, 1, 1, (frame,)), Settle(PART, 1)])
+    desk = Desk(store=before.store)
+    wanted = [Selection(), Selection(end=1), Selection(start=MAX_NUMBER)]
+    for at, selection in enumerate(wanted):
+        desk.hear(READER, Resend(at, PART, selection))
+    shown = [answer for _, answer in sent(Resent, desk.look())]
+    assert [answer.problem for answer in shown] == [BUSY, "", ""]
+    desk.wait(FIND_S + 0.1)
+    desk.settle()
+    desk.hear(READER, Resend(9, PART, Selection()))
+    [(_, shown_later)] = sent(Resent, desk.look())
+    assert (shown_later.problem, shown_later.frames) == ("", (frame,))

@@ -57,6 +57,19 @@ def test_a_chain_of_which_nothing_came_is_found() -> None:
     assert app.numbers == other.numbers == numbers_of(*frames)
 
 
+def test_first_answer_that_comes_late_hides_nothing_that_was_published_before_it() -> None:
+    world, old = ReadingWorld(SILENT), Chain(SIGNERS[8])
+    world.keep(*publish(old, 3, START - 100))
+    app = world.open()
+    world.run(5.0)
+    frames = publish(Chain(SIGNERS[9]), 3, world.now)
+    world.keep(*frames)
+    world.run(5.0)
+    world.kinds = dict.fromkeys(world.kinds, GOOD)
+    world.run(SLOW_S)
+    assert app.numbers == numbers_of(*frames)
+
+
 def test_what_was_published_before_is_not_for_us() -> None:
     world = ReadingWorld(GOOD)
     app = world.open()

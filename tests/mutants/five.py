@@ -47,4 +47,60 @@ FIVE = (
         scenario="random-storage",
         seeds=100,
     ),
+    Mutant(
+        "a log that was just opened passes no page for the end of all",
+        "anabranch.core.storage_resends:_lacks_end",
+        "return is_page and is_end and wanted.end > standing.high and standing.is_unsure(now)",
+        "return False",
+        (
+            "tests/core/test_storage_resends.py::test_log_that_was_just_opened_passes_no_page_for_the_end_of_all",
+        ),
+        scenario="random-storage",
+        seeds=100,
+    ),
+    Mutant(
+        "a late first answer hides nothing from a reader",
+        "anabranch.core.sweeps:Sweeps._compared",
+        "if now > sweep.since + EARLY_S:  # some of it may have been published since then",
+        "if now < 0:",
+        (
+            "tests/core/test_sweeps.py::test_first_answer_that_comes_late_hides_nothing_that_was_published_before_it",
+        ),
+    ),
+    Mutant(
+        "a node leads when all others lack every hole",
+        "anabranch.core.storage_repair:Repairs._consider",
+        "may_have_it = any(node not in by for by in refused for node in others)",
+        "may_have_it = any(node not in by for by in refused[:1] for node in others)",
+        (
+            "tests/core/test_storage_repair.py::test_node_leads_only_when_all_others_lack_every_hole",
+        ),
+    ),
+    Mutant(
+        "a storage node that is away may have what others lack",
+        "anabranch.core.storage_repair:Repairs._ask",
+        "effects = self._consider(repair, others, now)",
+        "effects = self._consider(repair, standing.fellows, now)",
+        (
+            "tests/core/test_storage_repair.py::test_node_with_a_hole_does_not_lead_while_one_that_is_away_may_have_it",
+        ),
+    ),
+    Mutant(
+        "unsettled damage that was on no other disk is taken back",
+        "anabranch.core.part_log:PartLog._unsettled_damage",
+        "return cut if is_unsettled else None",
+        "return None",
+        (
+            "tests/core/test_storage_repair.py::test_new_primary_takes_back_unsettled_damage_that_was_on_no_other_disk",
+        ),
+    ),
+    Mutant(
+        "a storage node that cannot read does not refuse entries",
+        "anabranch.core.storage_resends:Resends._found_entries",
+        "if answer.problem:",
+        "if answer.problem and answer.placed:",
+        (
+            "tests/core/test_storage_repair.py::test_storage_node_that_cannot_read_does_not_say_that_it_lacks_entries",
+        ),
+    ),
 )

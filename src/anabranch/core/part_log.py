@@ -411,7 +411,7 @@ class PartLog:
             cut = self._unsettled_damage()
             standing.begin = state.length if cut is None else cut
             writes += self._begin_epoch(cut)
-            if cut is not None:
+            if cut is not None:  # nothing is placed before this is on the disk
                 staged = Staged(standing.epoch, (state.length, state.hash), (), (), cut)
         frames, plan = self._placing(now) if cut is None else ([], None)
         if plan is not None:

@@ -196,11 +196,12 @@ def _lacks_end(wanted: Selection, answer: Answer, log: PartLog, now: float) -> b
 
     In the order of offsets the requester is told the high mark, and looks again if it wants more.
     But the mark of a log that has forgotten its end, or has just been opened, is too low. Where a
-    gap of one chain is filled no page passes for the end: others are asked for the rest.
+    gap of one chain is filled, what is still missing is asked of others.
     """
     standing = log.standing
     is_end = answer.following is None or wanted.last > 0
     if not wanted.by_number:
-        return is_end and wanted.end > standing.high and standing.is_unsure(now)
+        is_page = wanted.start < MAX_NUMBER  # and no question for the length of the log
+        return is_page and is_end and wanted.end > standing.high and standing.is_unsure(now)
     is_gap = len(wanted.whose) == CHAIN_KEY_BYTES and wanted.upto < MAX_NUMBER
-    return is_end and not is_gap and standing.is_behind(now)
+    return not is_gap and is_end and standing.is_behind(now)

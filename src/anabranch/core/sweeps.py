@@ -25,6 +25,7 @@ from anabranch.core.resends import Inspector, Resends, Sources, leads_on
 from anabranch.core.timers import Timers
 
 FIRST_S = 3.0  # between questions, until the first is answered
+EARLY_S = 2.0  # a later first answer says nothing of what was published before it
 SOON_S = 20.0  # if something has come since the last question, or links have changed
 LATER_S = 60.0  # if not
 SPREAD = (0.75, 1.25)  # of these times: many may have come at once
@@ -51,6 +52,7 @@ class _Sweep(msgspec.Struct, eq=False):
     part: StreamPart
     key: PartKey
     turn: int  # whom to ask
+    since: float  # everything that was published later is wanted
     base: int | None = None  # all before this offset has come, or is not for us;
     came: int = 0  # so many messages were what had come then
     sample: int | None = None  # how many had come a short while before we ask
@@ -93,7 +95,7 @@ class Sweeps:
     def watch(self, part: StreamPart, key: PartKey, now: float) -> None:
         """Let nothing of a part be missed from now on."""
         if key not in self._sweeps:
-            sweep = _Sweep(part, key, self._rng.getrandbits(16), asked_at=now)
+            sweep = _Sweep(part, key, self._rng.getrandbits(16), now, asked_at=now)
             sweep.sample = self._came(key)  # the first time we ask at once
             self._sweeps[key] = sweep
             self._due.set(key, now)
@@ -176,6 +178,10 @@ class Sweeps:
         came, base = self._came(sweep.key), sweep.base
         is_quiet = sweep.sample == came
         if base is None:
+            if now > sweep.since + EARLY_S:  # some of it may have been published since then
+                since = number_of(max(0, int(sweep.since * 1000)), 0)
+                sweep.empty_pages = sweep.fetched = 0
+                return Selection(after=since, by_number=True)
             sweep.base, sweep.came = high, sweep.sample or 0
             return None
         if high - base > came - sweep.came:
