@@ -115,6 +115,7 @@ class Recovery:
         self._is_noticed = False
         self.accepts = False  # an operator accepts the loss
         self._has_accepted = False
+        self._is_writing = False  # to the record
         self.at: float | None = None
 
     # --- Questions ------------------------------------------------------------------------
@@ -243,15 +244,18 @@ class Recovery:
     def writes(self) -> list[ForRecord]:
         """Return what is to be written to the record."""
         writes, self._for_record = self._for_record, []
+        self._is_writing |= bool(writes)
         return writes
 
     def unwritten(self, writes: list[ForRecord]) -> None:
         """What was to be written to the record was not."""
         self._for_record = writes + self._for_record
+        self._is_writing = False
 
     def wrote_record(self, writes: list[ForRecord]) -> list[Effect]:
         """The record has what was written to it."""
         effects: list[Effect] = []
+        self._is_writing = False
         for write in writes:
             if type(write) is AcceptLoss or (type(write) is Owe and write.by_majority):
                 self._standing.is_doubted = False
@@ -305,6 +309,8 @@ class Recovery:
         standing = self._standing
         if not standing.is_recovering or self._since is None:
             return []
+        if self._is_writing or self._for_record:
+            return []
         if standing.state.is_restored or standing.is_doubted:
             self._hear_majority(now)
         is_busy = self._copying is not None or self._staged is not None or self._is_saving
@@ -322,8 +328,7 @@ class Recovery:
         standing = self._standing
         others = [node for node in standing.members if node != standing.me]
         whole = [told for node, told in self._told.items() if node in others and told.is_whole]
-        is_asked = any(type(write) is Owe and write.by_majority for write in self._for_record)
-        if not others or len(whole) <= len(others) // 2 or is_asked:
+        if not others or len(whole) <= len(others) // 2:
             return
         if self._since is None or now < self._since + QUIET_S:
             return
@@ -337,7 +342,7 @@ class Recovery:
     def _accept(self, now: float) -> None:
         """Give up what nobody has, after all that are linked were asked."""
         standing = self._standing
-        if self._since is None or any(type(w) is AcceptLoss for w in self._for_record):
+        if self._since is None:
             return
         is_early = len(standing.members) > 1 and now < self._since + QUIET_S
         is_unknown = any(node not in self._told for node in standing.fellows)

@@ -62,8 +62,9 @@ async def same_logs(live: LiveNetwork, part: StreamPart) -> None:
 
     def is_settled() -> bool:
         statuses = [storage.storage.status(part) for storage in live.storage]
-        ends = {(s.length, s.high) for s in statuses if s is not None and not s.lost and not s.held}
-        return len(ends) == 1 and len({high for end in ends for high in end}) == 1
+        if any(status is None or status.lost or status.held for status in statuses):
+            return False
+        return len({at for s in statuses if s is not None for at in (s.length, s.high)}) == 1
 
     await eventually(is_settled, "all logs are one", WAIT_S)
     logs = [frames(storage, part) for storage in live.storage]
