@@ -71,6 +71,13 @@ def test_a_report_covers_all_frames_that_are_no_longer_in_flight() -> None:
     )
 
 
+@pytest.mark.parametrize("beyond", [3, MAX_NUMBER])
+def test_cursor_beyond_the_newest_frame_finds_nothing(beyond: int) -> None:
+    member = Member()
+    member.take(made(2), START)
+    assert report(member, cursor=beyond) == Ranges(ticket=1, cursor=beyond)
+
+
 def test_a_frame_that_is_too_young_counts_where_it_lies_in_a_range() -> None:
     member, (first, young, last) = Member(), made(3)
     member.take([first, last], START)

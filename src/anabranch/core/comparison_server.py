@@ -161,7 +161,7 @@ def _new_frames(
     """Return frames after the cursor by name, the next cursor, and whether more may follow."""
     found: dict[bytes, bytes] = {}
     size = 0
-    first = max(0, ask.cursor + 1 - begin)
+    first = min(max(0, ask.cursor + 1 - begin), len(kept))  # the cursor may be made up
     cursor = ask.cursor
     for position, each in enumerate(islice(kept, first, None), begin + first):
         if each.at > until:
