@@ -176,6 +176,14 @@ def test_marks_stay_with_their_entries_and_are_hashed(store: Store) -> None:
     assert [row.entry.mark for row in held] == [0, 0, 0, 0], "a held frame has no mark"
 
 
+def test_held_frame_that_is_named_twice_gets_one_place_and_counts_once(store: Store) -> None:
+    write(store, Keep(PART, (POOL[0], POOL[3]), 5))
+    name = name_of(POOL[0])
+    [after], [(_, placed)] = write(store, OrderHeld(PART, 1, 9, (name, name)))
+    assert [row.entry.frame for row in placed] == [POOL[0]]
+    assert (after.held, after.length) == (1, peek(POOL[0]).count)
+
+
 def test_names_are_found_by_their_numbers_whether_placed_or_held(store: Store) -> None:
     write(store, Order(PART, 1, 70, (POOL[4], POOL[0])), Keep(PART, (POOL[7], POOL[2]), 5))
     kept = sorted((POOL[4], POOL[0], POOL[7], POOL[2]), key=frames.name)

@@ -23,7 +23,7 @@ async def publish(stream: Stream, first: int, count: int, copies: int) -> None:
     """Publish messages until so many storage nodes have acknowledged each."""
     for at in range(first, first + count, 20):
         some = range(at, min(at + 20, first + count))
-        await asyncio.gather(*(stream.publish_stored(str(n), copies) for n in some))
+        await asyncio.gather(*(stream.publish_stored(f"{n:>2000}", copies) for n in some))
 
 
 def copied(folder: Path, name: str) -> Path:

@@ -280,7 +280,8 @@ def _order(logs: Logs, log: PartLog, write: Order) -> list[Placed]:
 
 
 def _order_held(logs: Logs, log: PartLog, write: OrderHeld) -> list[Placed]:
-    names = _encode([(name.last, bytes(name.chain).hex()) for name in write.names]).decode()
+    wanted = dict.fromkeys(write.names)  # a row that is named twice is one row
+    names = _encode([(name.last, bytes(name.chain).hex()) for name in wanted]).decode()
     found: list[NamedRow] = select(
         logs.database,
         f"{NAMED_COLUMNS} FROM json_each(?2) AS name CROSS JOIN frames INDEXED BY by_chain "
