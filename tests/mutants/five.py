@@ -59,6 +59,15 @@ FIVE = (
         seeds=100,
     ),
     Mutant(
+        "nothing is placed behind a held frame that the disk has lost",
+        "anabranch.live.storage.writes:_order_held",
+        "raise GoneError(write.part, name)",
+        "continue",
+        (
+            "tests/contract/test_store.py::test_nothing_is_done_of_a_write_that_places_a_held_frame_which_is_gone",
+        ),
+    ),
+    Mutant(
         "a late first answer hides nothing from a reader",
         "anabranch.core.sweeps:Sweeps._compared",
         "if now > sweep.since + EARLY_S:  # some of it may have been published since then",
