@@ -26,7 +26,7 @@ FIVE = (
         seeds=100,
     ),
     Mutant(
-        "a page names what it lacks",
+        "a page that lacks entries names them",
         "anabranch.core.storage_resends:Resends._found",
         "            answer.missing,",
         "            (),",

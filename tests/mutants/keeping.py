@@ -161,8 +161,8 @@ KEEPING = (
     Mutant(
         "a page of a storage node that is behind does not pass for the end",
         "anabranch.core.storage_resends:_lacks_end",
-        "return wanted.by_number and not is_gap and is_end and log.standing.is_behind(now)",
-        "return wanted.by_number and wanted.upto == MAX_NUMBER and is_end and not is_gap",
+        "return not is_gap and is_end and standing.is_behind(now)",
+        "return wanted.upto == MAX_NUMBER and is_end and not is_gap",
         (
             "tests/core/test_storage_resends.py::test_who_has_not_caught_up_sends_those_who_read_to_the_end_to_others",
         ),
