@@ -25,6 +25,7 @@ from anabranch.core.messages.storage import (
     Selection,
 )
 from anabranch.core.store import (
+    GONE,
     NOBODY,
     UNKNOWN,
     Adopt,
@@ -35,6 +36,7 @@ from anabranch.core.store import (
     Delete,
     DivergedError,
     Fill,
+    GoneError,
     HashAt,
     HeldFrame,
     HeldIn,
@@ -51,6 +53,7 @@ from anabranch.core.store import (
     Promise,
     Restart,
     Settle,
+    StoreError,
     Truncate,
     hash_after,
 )
@@ -131,10 +134,23 @@ def test_a_frame_is_held_until_it_has_its_place(store: Store) -> None:
     [after], [(part, placed)] = write(store, Order(PART, 1, 9, (third, first)))
     assert (part, [row.entry.frame for row in placed]) == (PART, [third, first])
     assert (after.held, after.length) == (1, peek(third).count + peek(first).count)
-    write(store, OrderHeld(PART, 1, 9, (name_of(first), name_of(POOL[5]))))
-    assert state(store).held == 1, "what is placed already, or not there, is left out"
+    write(store, OrderHeld(PART, 1, 9, (name_of(first),)))
+    assert state(store).held == 1, "what is placed already is left out"
     assert write(store, OrderHeld(PART, 1, 9, (name_of(second),)))[0][0].held == 0
     assert [row.entry.frame for row in page(store).placed] == [third, first, second]
+
+
+def test_nothing_is_done_of_a_write_that_places_a_held_frame_which_is_gone(store: Store) -> None:
+    first, second = POOL[0], POOL[3]
+    write(store, Keep(PART, (first,), 5))
+    before = state(store)
+    with pytest.raises(StoreError, match=f"^{GONE}"):
+        write(
+            store,
+            Promise(PART, 7, NOBODY),
+            OrderHeld(PART, 1, 9, (name_of(first), name_of(second))),
+        )
+    assert state(store) == before
 
 
 def test_chain_end_is_its_newest_placed_number_and_the_held_frames_above_it(store: Store) -> None:
@@ -331,12 +347,19 @@ class Pair:
 
 
 def attempt(store: SqliteLogStore | MemoryStore, batches: Sequence[Sequence[LogWrite]]) -> Any:
-    """Write, and return what came of it."""
+    """Write, and return what came of it: of each batch alone if they cannot be done together."""
     try:
-        if type(store) is MemoryStore:
-            return [store.write(batch) for batch in batches]
-        return store.write(batches)
-    except DivergedError as error:
+        if type(store) is SqliteLogStore:
+            return store.write(batches)
+    except (DivergedError, GoneError):
+        pass
+    return [attempt_one(store, batch) for batch in batches]
+
+
+def attempt_one(store: SqliteLogStore | MemoryStore, batch: Sequence[LogWrite]) -> Any:
+    try:
+        return write(store, *batch)
+    except (DivergedError, GoneError) as error:
         return str(error)
 
 

@@ -26,7 +26,7 @@ FIVE = (
         seeds=100,
     ),
     Mutant(
-        "a page names what it lacks",
+        "a page that lacks entries names them",
         "anabranch.core.storage_resends:Resends._found",
         "            answer.missing,",
         "            (),",
@@ -57,6 +57,15 @@ FIVE = (
         ),
         scenario="random-storage",
         seeds=100,
+    ),
+    Mutant(
+        "nothing is placed behind a held frame that the disk has lost",
+        "anabranch.live.storage.writes:_order_held",
+        "raise GoneError(write.part, name)",
+        "continue",
+        (
+            "tests/contract/test_store.py::test_nothing_is_done_of_a_write_that_places_a_held_frame_which_is_gone",
+        ),
     ),
     Mutant(
         "a late first answer hides nothing from a reader",

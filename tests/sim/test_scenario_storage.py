@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from anabranch.core.errors import LocalError
+from anabranch.sim.disk_faults import NO_DISK_FAULTS, DiskFaults
 from anabranch.sim.random_scenario import random_storage_scenario
 from anabranch.sim.scenario import Run, Scenario, load
 from anabranch.sim.storage_checker import StorageChecker
@@ -31,6 +32,11 @@ def test_random_scenarios_cover_what_can_go_wrong() -> None:
     for kind in ("storage_crash_every_s", "disk_full_every_s", "partition_every_s"):
         assert 20 < sum(getattr(each, kind) > 0 for each in faults) < 195
     assert any(each.packets.loss and each.packets.reordering for each in faults)
+    for field in msgspec.structs.fields(DiskFaults):
+        drawn_in = sum(getattr(each.disks, field.name) > 0 for each in faults)
+        assert drawn_in > 20, field.name
+    assert sum(each.disks == NO_DISK_FAULTS for each in faults) > 20
+    assert sum(s.histories_per_s > 0 for s in drawn) > 100
 
 
 def test_the_scenario_of_the_package_holds_and_shows_something() -> None:

@@ -54,6 +54,7 @@ EVERY_S = 10.0  # from one comparison with a node to the next,
 IDLE_S = 30.0  # at most, while the node reports no new frames
 SOON_S = 2.5  # after one that was the first, or that found frames: others were too young for it
 CATCH_UP_S = 30.0  # how long a comparison waits for the copy of the leader's log
+MAX_FAILS = 2  # that are repeated soon
 MAX_BACK_OFF_S = 300.0  # after many that brought nothing but claims
 ANSWER_S = 5.0
 REPORT_AGE_S = 15.0  # the other node forgets its report after twice this time
@@ -86,6 +87,7 @@ class _Pair(msgspec.Struct, eq=False):
     wait_s: float = EVERY_S
     cursor: int = 0  # up to here everything that the node has taken is compared
     is_new: bool = True  # no comparison has ended well
+    fails: int = 0  # comparisons in a row that had no answer
 
 
 class _Group(msgspec.Struct, eq=False):
@@ -187,7 +189,7 @@ class Comparisons:
         was_stopped = now >= self.wakeup_at + LATE_S
         self.wakeup_at = now + TICK_S
         for round_ in [each for each in self._rounds.values() if each.late_at <= now]:
-            self._end(round_, now, failed=True)
+            self._end(round_, now, failed=True, is_late=True)
         self._note_pairs(now)
         if was_stopped:
             for pair in self._every_pair():
@@ -273,7 +275,7 @@ class Comparisons:
         keep_ms = self._retention.keep_ms
         return now - (MAX_AGE_S if keep_ms is None else min(MAX_AGE_S, keep_ms / 1000))
 
-    def _end(self, round_: _Round, now: float, failed: bool = False) -> None:
+    def _end(self, round_: _Round, now: float, failed: bool = False, is_late: bool = False) -> None:
         """Let some time pass until the next comparison with the node."""
         pair = round_.pair
         del self._rounds[pair.peer]
@@ -285,6 +287,11 @@ class Comparisons:
             pair.wait_s = EVERY_S
             pair.due_at = now + SOON_S
             return
+        if is_late and pair.fails < MAX_FAILS:  # a packet may be lost
+            pair.fails += 1
+            pair.due_at = now + SOON_S
+            return
+        pair.fails = pair.fails if is_late else 0
         if failed or round_.asked:
             pair.wait_s = min(MAX_BACK_OFF_S, pair.wait_s * 2)
         elif round_.reports and not round_.ranges:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from anabranch.core.ids import StreamPart
 from anabranch.core.machine import Effect, Find, Found, Notice, Sizes, Write, Wrote
-from anabranch.core.store import DIVERGED, Answer, LogQuery, LogWrite
+from anabranch.core.store import DIVERGED, GONE, Answer, LogQuery, LogWrite
 
 MAX_UNSAVED_BYTES = 64 << 20  # of frames that are not on the disk yet
 BEHIND_BYTES = MAX_UNSAVED_BYTES // 2  # beyond this, publishers are asked to rest
@@ -45,7 +45,7 @@ class Disk:
     def wrote(self, event: Wrote, now: float) -> Touched:
         """Pass on how a write went."""
         effects: list[Effect] = []
-        if not event.problem.startswith(DIVERGED):  # which is no fault of the disk
+        if not event.problem.startswith((DIVERGED, GONE)):  # which are dealt with
             if event.problem and not self.problem:
                 kind = "storage-full" if "full" in event.problem.lower() else "storage-failed"
                 effects.append(Notice(None, kind, event.problem))

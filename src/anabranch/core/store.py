@@ -36,6 +36,7 @@ from anabranch.core.messages.storage import (
 
 NOBODY = NodeId(bytes(NODE_ID_BYTES))
 DIVERGED = "diverged"  # how the problem of a write begins that cannot be true
+GONE = "gone"  # and of one that rests on a frame which the disk has lost
 
 
 class StoreError(LocalError):
@@ -51,6 +52,13 @@ class DivergedError(StoreError):
 
     def __init__(self, part: StreamPart, chain: bytes, last: int) -> None:
         super().__init__(f"{DIVERGED}: frame {chain.hex()} {last} would be in {part} twice")
+
+
+class GoneError(StoreError):
+    """A held frame that was to get a place is not there any more: its row was damaged."""
+
+    def __init__(self, part: StreamPart, name: FrameName) -> None:
+        super().__init__(f"{GONE}: frame {name.chain.hex()} {name.last} is not held in {part}")
 
 
 class Missing(msgspec.Struct, frozen=True):
@@ -150,7 +158,11 @@ class Order(msgspec.Struct, frozen=True):
 
 
 class OrderHeld(msgspec.Struct, frozen=True):
-    """Give held frames the next places in the log, in this order, as far as they are held."""
+    """Give held frames the next places in the log, in this order; those that have one keep theirs.
+
+    If one of them is not there any more, the whole write fails (GoneError): the marks of the frames
+    behind it say that it lies before them.
+    """
 
     part: StreamPart
     epoch: int

@@ -34,6 +34,7 @@ from anabranch.core.store import (
     DivergedError,
     Doubt,
     Fill,
+    GoneError,
     HashAt,
     HeldFrame,
     HeldIn,
@@ -232,12 +233,14 @@ class MemoryStore:
         """Do all of it; return the states of the parts, and what got a place in their logs."""
         self._records.keep(self._records.lowered([writes]))
         before = dict(self._parts)
-        if any(type(write) is Copy for write in writes[1:]):  # which may fail when more is done
+        if any(
+            type(write) in (Copy, OrderHeld) for write in writes[1:]
+        ):  # which may fail when more is done
             parts = {write.part for write in writes}
             before |= {part: before[part].copy() for part in parts if part in before}
         try:
             return self._write(writes)
-        except DivergedError:
+        except (DivergedError, GoneError):
             self._parts = before
             raise
 
@@ -389,9 +392,12 @@ def _order(log: _PartLog, write: Order) -> list[Placed]:
 
 def _order_held(log: _PartLog, write: OrderHeld) -> list[Placed]:
     placed: list[Placed] = []
+    for name in write.names:
+        if (name.last, bytes(name.chain)) not in log.rows:
+            raise GoneError(write.part, name)
     for name, mark in zip(write.names, marks_of(write), strict=True):
-        row = log.rows.get((name.last, bytes(name.chain)))
-        if row is not None and row.offset is None:
+        row = log.rows[name.last, bytes(name.chain)]
+        if row.offset is None:
             entry = Entry(write.epoch, write.placed_ms, row.entry.frame, mark)
             placed.append(log.put(row, entry))
     return placed

@@ -19,6 +19,7 @@ from anabranch.core.store import (
     Answer,
     Copy,
     DivergedError,
+    GoneError,
     Keep,
     LogQuery,
     LogWrite,
@@ -205,7 +206,9 @@ class LogDisk:
         try:
             written = self._write([write.writes for write in writes])
         except StoreError as error:
-            if type(error) is DivergedError and len(tasks) > 1:  # the others can be done
+            if (
+                type(error) in (DivergedError, GoneError) and len(tasks) > 1
+            ):  # the others can be done
                 return [wrote for task in tasks for wrote in self._commit([task])]
             return [Wrote(write.token, str(error)) for write in writes]
         return [Wrote(write.token, "", *done) for write, done in zip(writes, written, strict=True)]

@@ -24,6 +24,7 @@ from anabranch.core.store import (
     DivergedError,
     Doubt,
     Fill,
+    GoneError,
     Keep,
     KeepMarks,
     LogState,
@@ -40,7 +41,7 @@ from anabranch.core.store import (
     hash_after,
     marks_of,
 )
-from anabranch.live.storage.holes import fill, hash_at, within
+from anabranch.live.storage.holes import DamagedRowsError, fill, hash_at, within
 from anabranch.live.storage.rows import (
     HELD,
     NAMED_COLUMNS,
@@ -285,19 +286,25 @@ def _order_held(logs: Logs, log: PartLog, write: OrderHeld) -> list[Placed]:
     found: list[NamedRow] = select(
         logs.database,
         f"{NAMED_COLUMNS} FROM json_each(?2) AS name CROSS JOIN frames INDEXED BY by_chain "
-        "ON part = ?1 AND chain = unhex(name.value ->> 1) AND last = name.value ->> 0 "
-        "WHERE offset IS NULL",
+        "ON part = ?1 AND chain = unhex(name.value ->> 1) AND last = name.value ->> 0 ",
         log.id,
         names,
     )
-    # One that is damaged is of no use here, and comes again from those who have it.
-    good = {(row[12], row[9]): row[7] for row in found if named_in(log.seed, row)}
-    logs.drop(log, [(row[0], len(row[7] or b"")) for row in found])
+    held = [row for row in found if row[2] is None]
+    bad = [row[0] for row in held if not named_in(log.seed, row)]
+    if bad:
+        raise DamagedRowsError(log, bad)
+    placed = {(row[12], row[9]) for row in found if row[2] is not None}
+    good = {(row[12], row[9]): row[7] for row in held}
+    logs.drop(log, [(row[0], len(row[7] or b"")) for row in held])
     rows = []
     for name, mark in zip(write.names, marks_of(write), strict=True):
-        frame = good.pop((name.last, bytes(name.chain)), None)
+        key = (name.last, bytes(name.chain))
+        frame = good.pop(key, None)
         if frame is not None:
             rows.append((peek(frame), Entry(write.epoch, write.placed_ms, frame, mark)))
+        elif key not in placed:
+            raise GoneError(write.part, name)
     return logs.place(log, rows)
 
 
