@@ -4,6 +4,7 @@ import pytest
 
 from anabranch.core.changes import Right
 from anabranch.core.errors import RemoteError
+from anabranch.core.log_marks import Notary
 from anabranch.core.machine import Notice, Send
 from anabranch.core.messages import Fetch, Fetched, Hand, Lead, Vote, Voted
 from anabranch.core.messages.registry import NO_HASH
@@ -13,13 +14,15 @@ from anabranch.core.store import (
     Adopt,
     Copy,
     Keep,
+    KeepMarks,
     Order,
     Promise,
     Restart,
+    Settle,
     Truncate,
 )
-from machines import NODES, OTHER, PART, SIGNERS, Chain, forged, of, sent
-from storage_desk import PUBLISHERS, Desk
+from machines import KEYS, NODES, OTHER, PART, SIGNERS, Chain, forged, of, sent
+from storage_desk import NET, PUBLISHERS, Desk, name_of
 from storage_logs import NOW_MS, Log, entries, following
 
 ONE, TWO = NODES[1], NODES[2]
@@ -124,6 +127,115 @@ def test_what_is_settled_is_never_taken_back() -> None:
     effects = desk.settle()
     assert [notice.kind for notice in of(Notice, effects)] == ["log-diverged"]
     assert (desk.written, desk.state.length) == ([], 4)
+
+
+COMMON, HIGH, SHARED, END = 8, 8, 5, 10  # of two logs of which one has a hole
+
+
+def two_logs() -> tuple[Log, Log]:
+    """Two logs that differ behind what is settled: that of a follower, and the primary's."""
+    common = entries(1, COMMON)
+    return (
+        Log(common + entries(1, 5, number=2)),
+        Log(common + entries(2, 6, number=3)),
+    )
+
+
+def with_hole(mine: Log, primary: Log, start: int, end: int, signed: Log | None = None) -> Desk:
+    """A follower whose log lacks the entries between two offsets, and what it has signed."""
+    before = following(mine, 1, 4, high=HIGH).store
+    for entry in mine.entries[start:end]:
+        before.damage(PART, name_of(entry.frame))
+    if signed is not None:
+        hashed = signed.hashes[HIGH]
+        mark = Notary(NET, SIGNERS[0], KEYS.verify).sign(PART, 1, HIGH, HIGH, hashed)
+        before.write([KeepMarks(PART, (mark,))])
+    desk = Desk(store=before)
+    desk.hear(ONE, Lead(PART, 4, len(primary.entries)))
+    desk.save()
+    return desk
+
+
+def ask_before_hole(desk: Desk, mine: Log, primary: Log) -> None:
+    """Let the primary send what follows the high-water mark; the follower asks before its hole."""
+    desk.hear(ONE, primary.page(4, 14, HIGH, 14))
+    asked = sent(Fetch, [*desk.look(), *desk.look(), *desk.look(), *desk.look()])
+    assert (ONE, Fetch(PART, 4, SHARED, mine.hashes[SHARED], HIGH, 1)) in asked
+
+
+def test_hole_around_the_high_water_mark_is_replaced_with_entries_of_the_primary() -> None:
+    mine, primary = two_logs()
+    desk = with_hole(mine, primary, SHARED, END, signed=mine)
+    ask_before_hole(desk, mine, primary)
+    desk.hear(ONE, primary.page(4, 14, SHARED, 14))
+    desk.look(), desk.look(), desk.look()
+    assert desk.written[:4] == [
+        Truncate(PART, SHARED),
+        Copy(PART, SHARED, tuple(primary.entries[SHARED:])),
+        Settle(PART, HIGH),
+        Adopt(PART, 4),
+    ]
+    desk.save()
+    state = desk.state
+    assert (state.hash, state.missing, state.high) == (primary.hashes[14], (), HIGH)
+
+
+def test_hole_around_the_high_water_mark_is_kept_if_the_page_lacks_a_part_of_it() -> None:
+    mine, primary = two_logs()
+    desk = with_hole(mine, primary, SHARED, END)
+    ask_before_hole(desk, mine, primary)
+    desk.hear(ONE, primary.page(4, 14, SHARED, END - 1))
+    desk.settle()
+    assert (desk.state.length, desk.state.hash) == (13, mine.hashes[13])
+
+
+def test_hole_around_the_high_water_mark_is_kept_if_the_own_mark_contradicts_the_page() -> None:
+    mine, primary = two_logs()
+    other = Log(primary.entries[:6] + entries(2, 8, number=4))
+    desk = with_hole(mine, other, SHARED, END, signed=mine)
+    ask_before_hole(desk, mine, other)
+    desk.hear(ONE, other.page(4, 14, SHARED, 14))
+    effects = desk.settle()
+    assert [notice.kind for notice in of(Notice, effects)] == ["log-diverged"]
+    assert (desk.state.length, desk.state.hash) == (13, mine.hashes[13])
+
+
+def test_hole_around_the_high_water_mark_is_kept_if_the_epoch_began_before_the_mark() -> None:
+    mine, primary = two_logs()
+    desk = with_hole(mine, primary, SHARED, END)
+    desk.hear(ONE, primary.page(4, HIGH - 1, HIGH, 14))
+    desk.settle()
+    desk.hear(ONE, primary.page(4, HIGH - 1, SHARED, 14))
+    desk.settle()
+    assert (desk.state.length, desk.state.hash) == (13, mine.hashes[13])
+
+
+def test_page_is_asked_before_a_hole_once_if_the_primarys_log_is_another_there() -> None:
+    mine, primary = two_logs()
+    desk = with_hole(mine, primary, SHARED, END)
+    ask_before_hole(desk, mine, primary)
+    desk.hear(ONE, primary.page(4, 14, HIGH, 14))
+    effects = desk.settle()
+    assert sent(Fetch, effects) == []
+    assert [notice.kind for notice in of(Notice, effects)] == ["log-diverged"]
+
+
+def test_log_that_is_the_same_behind_a_hole_is_taken_back_only_where_it_differs() -> None:
+    mine, primary = two_logs()
+    desk = with_hole(mine, primary, 5, 8)
+    desk.hear(ONE, primary.page(4, 14, 6, 14))  # it begins within the hole
+    desk.look(), desk.look(), desk.look(), desk.look()
+    assert desk.written[:1] == [Truncate(PART, COMMON)]
+    assert [(hole.start, hole.end) for hole in desk.state.missing] == [(5, 8)]
+
+
+def test_page_that_ends_in_a_hole_does_not_show_that_the_log_differs() -> None:
+    mine, primary = two_logs()
+    desk = with_hole(mine, primary, 3, 7)
+    desk.hear(ONE, primary.page(4, 14, 1, 5))
+    asked = sent(Fetch, [*desk.look(), *desk.look(), *desk.look(), *desk.look()])
+    assert (ONE, Fetch(PART, 4, 3, mine.hashes[3], HIGH, 1)) in asked
+    assert [write for write in desk.written if type(write) is Truncate] == []
 
 
 def test_a_log_begins_anew_where_the_primarys_begins() -> None:

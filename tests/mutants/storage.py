@@ -213,10 +213,46 @@ STORAGE = (
     Mutant(
         "what is settled stays",
         "anabranch.core.log_following:Following._compared",
-        "if offset < high:  # whatever a primary says, what is settled stays",
+        "if offset < high and not self._replaces_hole(comparison, offset):",
         "if offset < 0:",
         (
             "tests/core/test_part_log_lies.py::test_what_is_settled_stays_although_the_primarys_log_is_the_same_before_it",
+        ),
+    ),
+    Mutant(
+        "a settled hole is replaced by no less than it had",
+        "anabranch.core.log_following:Following._replaces_hole",
+        "return end >= min(hole.end, page.begin) and end >= standing.high and not is_against",
+        "return not is_against",
+        (
+            "tests/core/test_part_log_copying.py::test_hole_around_the_high_water_mark_is_kept_if_the_page_lacks_a_part_of_it",
+        ),
+    ),
+    Mutant(
+        "a settled hole is not replaced against the own mark",
+        "anabranch.core.log_following:Following._replaces_hole",
+        "return end >= min(hole.end, page.begin) and end >= standing.high and not is_against",
+        "return end >= min(hole.end, page.begin)",
+        (
+            "tests/core/test_part_log_copying.py::test_hole_around_the_high_water_mark_is_kept_if_the_own_mark_contradicts_the_page",
+        ),
+    ),
+    Mutant(
+        "a settled hole is replaced by an epoch that began with all of it",
+        "anabranch.core.log_following:Following._replaces_hole",
+        "if hole is None or hole.start != offset or page.begin < standing.high:",
+        "if hole is None or hole.start != offset:",
+        (
+            "tests/core/test_part_log_copying.py::test_hole_around_the_high_water_mark_is_kept_if_the_epoch_began_before_the_mark",
+        ),
+    ),
+    Mutant(
+        "a hole in a page shows no difference",
+        "anabranch.core.log_following:Following._compared",
+        "if comparison.ends_in_hole and page.offset < offset:",
+        "if page.offset < 0:",
+        (
+            "tests/core/test_part_log_copying.py::test_page_that_ends_in_a_hole_does_not_show_that_the_log_differs",
         ),
     ),
     Mutant(

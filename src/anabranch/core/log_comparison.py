@@ -2,6 +2,7 @@
 
 A log has a hash at each of its positions, over everything before. So the two are the same up to
 some position and nowhere after it, and that position is found by halving, without reading frames.
+Inside a hole of the log no hash is known: such positions are left out.
 """
 
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from anabranch.core.errors import RemoteError
 from anabranch.core.frames import peek
 from anabranch.core.ids import FrameHead, PartKey
 from anabranch.core.messages import Fetched
-from anabranch.core.store import hash_after
+from anabranch.core.store import Missing, hash_after, hole_around
 
 
 def read_heads(page: Fetched, key: PartKey) -> list[FrameHead]:
@@ -26,8 +27,14 @@ def read_heads(page: Fetched, key: PartKey) -> list[FrameHead]:
 class Comparison:
     """Looks for the last position of a page up to which our log is the same."""
 
-    def __init__(self, page: Fetched, heads: Sequence[FrameHead], length: int) -> None:
-        """Compare a log of this length, as far as the primary's epoch had not begun."""
+    def __init__(
+        self,
+        page: Fetched,
+        heads: Sequence[FrameHead],
+        length: int,
+        missing: Sequence[Missing] = (),
+    ) -> None:
+        """Compare a log of this length with these holes, up to the begin of the primary's epoch."""
         self.page = page
         self.heads = heads
         ends = [(page.offset, page.hash)]
@@ -36,20 +43,28 @@ class Comparison:
             ends.append((offset + head.count, hash_after(before, offset, entry)))
         self.ends = ends
         most = min(length, page.begin)
-        self._same = -1  # the last place in `ends` that is known to be the same; -1: none
-        self._other = sum(1 for offset, _ in ends if offset <= most)  # the first that is not
+        within = [index for index, (offset, _) in enumerate(ends) if offset <= most]
+        # The positions in `ends` at which the hash of our log is known.
+        self._known = [i for i in within if hole_around(missing, ends[i][0]) is None]
+        self._same = -1  # the last place in `_known` that is known to be the same; -1: none
+        self._other = len(self._known)  # the first that is not
+        self._compared = len(within)
 
     @property
     def question(self) -> int | None:
         """The offset at which our log's hash is to be looked up; None: all is known."""
         if self._other - self._same <= 1:
             return None
-        return self.ends[(self._same + self._other) // 2][0]
+        return self.ends[self._known[self._middle]][0]
+
+    @property
+    def _middle(self) -> int:
+        return (self._same + self._other) // 2
 
     def tell(self, found: bytes) -> None:
         """Take our log's hash at the offset in question."""
-        middle = (self._same + self._other) // 2
-        if self.ends[middle][1] == found:
+        middle = self._middle
+        if self.ends[self._known[middle]][1] == found:
             self._same = middle
         else:
             self._other = middle
@@ -57,4 +72,9 @@ class Comparison:
     @property
     def same(self) -> int:
         """How many entries of the page are the same in our log; -1: not even what is before it."""
-        return self._same
+        return self._known[self._same] if self._same >= 0 else -1
+
+    @property
+    def ends_in_hole(self) -> bool:
+        """Whether the page ends in a hole before which all is the same: no difference was seen."""
+        return 0 <= self._same == len(self._known) - 1 and self.same < self._compared - 1

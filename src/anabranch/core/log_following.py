@@ -4,6 +4,11 @@ It says how far its log goes and what its hash is there. If that is a part of th
 what follows comes. If not, the primary sends what follows after all that the follower knows to be
 settled, and the follower looks how far the two are the same. It takes back only what is different
 from the primary's log: the rest may be settled without its knowing, and it may be needed for that.
+
+A log may have a hole around the high-water mark: damaged entries, the first of which are settled.
+No storage node can fill such a hole if what was not settled of it has been replaced by a later
+primary. Then the log is compared from the start of the hole on, and what is damaged is replaced in
+one write with the entries of the primary.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,9 +32,12 @@ from anabranch.core.store import (
     Copy,
     HashAt,
     LogWrite,
+    Missing,
     Placed,
     Restart,
+    Settle,
     Truncate,
+    hole_around,
 )
 
 AGAIN_S = 1.0  # without an answer
@@ -73,6 +81,7 @@ class Following:
         self._compared_at: End = (0, b"")  # where our log ended when we began to compare
         self._staged: Staged | None = None
         self._is_copying = False  # a copy is on its way to the disk
+        self._asked_before: tuple[int, int] | None = None  # in which epoch, before which hole
         self._deaf_until = 0.0  # after what was no log: it would come again at once
         self._complaints: set[str] = set()  # kinds, each of which is said once
 
@@ -115,7 +124,7 @@ class Following:
         if is_anew:
             self._stage_anew(page, heads)
             return []
-        self._comparing = Comparison(page, heads, state.length)
+        self._comparing = Comparison(page, heads, state.length, state.missing)
         self._compared_at = self._end
         return self._compare(self._comparing, now)
 
@@ -206,7 +215,7 @@ class Following:
             self._stage_anew(page, comparison.heads)
             return []
         if same < 0 and page.offset <= high:
-            return self._settled_differs(now)
+            return self._ask_before_hole(page, now)
         if same < 0 and page.starts_here:  # from what is settled on all is another
             self._stage(page, comparison.heads, high, len(page.entries))
         if same < 0:
@@ -214,10 +223,53 @@ class Following:
         offset, hashed = comparison.ends[same]
         if same == len(page.entries) and offset < min(page.begin, state.length):
             return self._fetch_at(offset, hashed, now)  # the same as far as the page goes
-        if offset < high:  # whatever a primary says, what is settled stays
-            return self._settled_differs(now)
+        if comparison.ends_in_hole and page.offset < offset:
+            return self._fetch_at(offset, hashed, now)  # so that a page goes beyond the hole
+        if offset < high and not self._replaces_hole(comparison, offset):
+            return self._settled_differs(now)  # whatever a primary says, what is settled stays
         self._stage(page, comparison.heads, offset, same)
         return self._fetch(now)  # if there was nothing to write: our last word was lost
+
+    def _ask_before_hole(self, page: Fetched, now: float) -> list[Effect]:
+        """Ask for a page from the start of the hole in which this page begins.
+
+        If the primary's log is another there too, it sends the same page again.
+        """
+        standing = self._standing
+        hole = hole_around(standing.state.missing, page.offset)
+        asked, self._asked_before = self._asked_before, None
+        if hole is None or asked == (standing.epoch, hole.start):
+            return self._settled_differs(now)
+        self._asked_before = (standing.epoch, hole.start)
+        then = partial(self._found_before_hole, hole, self._end)
+        return [self._find(HashAt(standing.part, hole.start), then)]
+
+    def _found_before_hole(
+        self, hole: Missing, end: End, answer: Answer, now: float
+    ) -> list[Effect]:
+        if self._is_busy or self._end != end or not answer.hash:
+            self._asked_before = None
+            return []
+        return self._fetch_at(hole.start, answer.hash, now)
+
+    def _replaces_hole(self, comparison: Comparison, offset: int) -> bool:
+        """Tell whether a page may replace a hole at this offset in which the high-water mark lies.
+
+        It must have all entries of the hole with which the epoch began: others may count on this
+        node for them. And it must not contradict the mark that this node has signed.
+        """
+        standing, page = self._standing, comparison.page
+        hole = hole_around(standing.state.missing, standing.high)
+        end = comparison.ends[-1][0]
+        if hole is None or hole.start != offset or page.begin < standing.high:
+            return False
+        hashes = dict(comparison.ends)
+        signed = [mark for mark in standing.state.marks if mark.node == standing.me]
+        is_against = any(
+            offset <= mark.high <= standing.high and hashes.get(mark.high) != mark.hash
+            for mark in signed
+        )
+        return end >= min(hole.end, page.begin) and end >= standing.high and not is_against
 
     def _settled_differs(self, now: float) -> list[Effect]:
         """Let the marks of the storage nodes decide whose log is replaced."""
@@ -263,8 +315,11 @@ class Following:
         cut: int | None,
     ) -> None:
         standing = self._standing
+        is_settled = cut is not None and cut < standing.high and type(writes[0]) is Truncate
         if entries:
             writes.append(Copy(standing.part, offset, tuple(entries)))
+        if is_settled:  # a hole around the high-water mark is replaced
+            writes.append(Settle(standing.part, standing.high))
         placed: list[tuple[Placed, FrameHead]] = []
         for entry, head in zip(entries, heads, strict=True):
             placed.append((Placed(offset, entry), head))

@@ -439,7 +439,8 @@ class Recovery:
             return []
         if not copying.from_settled:
             return self._ask_from_settled(copying)
-        return self._compare(copying, Comparison(page, heads, state.length), self._end, now)
+        comparison = Comparison(page, heads, state.length, state.missing)
+        return self._compare(copying, comparison, self._end, now)
 
     def _give_up(self, copying: _Copying, now: float) -> list[Effect]:
         """Leave a node alone that is of no use, until all are asked again."""
@@ -476,7 +477,8 @@ class Recovery:
             effects = self._marks.disagree(copying.source, now) if page.offset <= high else []
             return effects + self._give_up(copying, now)
         offset, hashed = comparison.ends[same]
-        if same == len(page.entries) and offset < copying.told.length:
+        is_same = same == len(page.entries) and offset < copying.told.length
+        if is_same or (comparison.ends_in_hole and page.offset < offset):
             return self._ask_entries(copying, offset)
         if offset < high:
             return self._marks.disagree(copying.source, now) + self._give_up(copying, now)

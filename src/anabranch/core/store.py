@@ -79,6 +79,11 @@ class Missing(msgspec.Struct, frozen=True):
         return Span(self.start, self.end)
 
 
+def hole_around(missing: Sequence[Missing], offset: int) -> Missing | None:
+    """Return the hole in which an offset lies, not at its start: no hash is known there."""
+    return next((hole for hole in missing if hole.start < offset < hole.end), None)
+
+
 Rank = tuple[int, int]  # log_epoch and length: the higher one has all that the lower one settled
 
 
