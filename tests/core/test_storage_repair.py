@@ -4,15 +4,28 @@ import msgspec
 import pytest
 
 from anabranch.core.errors import RemoteError
-from anabranch.core.machine import Damaged, Found, Notice
+from anabranch.core.ids import NodeId
+from anabranch.core.machine import Damaged, Effect, Found, Notice
 from anabranch.core.messages import AskEntries, Entries, Fetch, Resend, Resent, Vote, Voted
 from anabranch.core.messages.registry import NO_HASH
 from anabranch.core.messages.storage import MAX_NUMBER, Entry, Selection, Span
 from anabranch.core.storage_repair import ANSWER_S, REST_S
-from anabranch.core.store import Answer, Fill, HashAt, Page, hash_after
+from anabranch.core.store import (
+    Adopt,
+    Answer,
+    Copy,
+    Fill,
+    HashAt,
+    Page,
+    Promise,
+    Settle,
+    hash_after,
+)
 from machines import NODES, PART, Chain, forged, of, sent
 from storage_desk import PUBLISHERS, READER, Desk, name_of
-from storage_world import StorageWorld
+from storage_logs import Log
+from storage_logs import entries as entries_of
+from storage_world import Keeper, StorageWorld
 
 ONE, TWO = NODES[1], NODES[2]
 
@@ -286,6 +299,60 @@ def test_new_primary_keeps_damage_that_may_be_settled() -> None:
         effects = desk.hear(to, Entries(question.ticket, PART, 2, length=3)) + desk.settle()
     elect(desk)
     assert [hole.start for hole in desk.state.missing] == [2]
+
+
+def test_node_does_not_lead_while_the_logs_of_the_others_end_within_its_hole() -> None:
+    before, _, entries = damaged(2, lost=())
+    before.take(*[Chain(PUBLISHERS[1]).frame() for _ in range(1)])
+    before.settle()
+    before.wait(1.5)
+    before.settle()
+    assert (before.state.high, before.state.length) == (2, 3)
+    for name in [name for _, name in before.store.names(PART)][1:]:
+        before.store.damage(PART, name)
+    desk = Desk(store=before.store)
+    effects = desk.wait(0.1) + desk.settle()
+    asked: list[tuple[NodeId, int]] = []
+    for _ in range(40):
+        answered: list[Effect] = []
+        for to, question in sent(AskEntries, effects):
+            asked.append((to, question.start))
+            given = answer(desk, entries[:2], question)
+            answered += desk.hear(to, msgspec.structs.replace(given, length=2)) + desk.settle()
+        assert not sent(Vote, [*effects, *answered])
+        effects = answered + desk.wait(0.5) + desk.settle()
+    assert {(ONE, 2), (TWO, 2)} <= set(asked)
+    assert [(hole.start, hole.filled, hole.end) for hole in desk.state.missing] == [(1, 2, 3)]
+
+
+class DamagedWorld(StorageWorld):
+    """Storage nodes whose logs begin with a part that is settled."""
+
+    def _check(self, keeper: Keeper) -> None: ...
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_world_with_a_hole_around_the_high_water_mark_goes_on(seed: int) -> None:
+    log, high = Log(entries_of(1, 20)), 5
+    world = DamagedWorld(3, seed)
+    for place, length, log_epoch in ((0, 20, 2), (1, high, 1), (2, high - 2, 1)):
+        some = tuple(log.entries[:length])
+        whole = [Copy(PART, 0, some), Settle(PART, high if place == 0 else 0)]
+        world.keepers[place].store.write(
+            [Promise(PART, 2, NODES[0]), *whole, Adopt(PART, log_epoch)]
+        )
+    for entry in log.entries[2:8]:
+        world.keepers[0].store.damage(PART, name_of(entry.frame))
+    world.start(0, 1, 2)
+    world.run(60)
+    frames = [world.publish(0, 1, 2) for _ in range(3)]
+    world.run(60)
+    states = [world.state(place) for place in range(3)]
+    assert len({(state.length, state.high, state.hash) for state in states}) == 1
+    assert all(state.high == state.length and not state.missing for state in states)
+    placed = [frame for _, frame in world.log(0)]
+    assert placed[:high] == [entry.frame for entry in log.entries[:high]], "what was settled stays"
+    assert set(frames) <= set(placed)
 
 
 def elect(desk: Desk) -> None:

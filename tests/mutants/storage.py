@@ -256,6 +256,15 @@ STORAGE = (
         ),
     ),
     Mutant(
+        "a node with a hole leads nobody whose log ends in it",
+        "anabranch.core.storage_repair:Repairs._consider",
+        "if may_have_it or _end_within(repair, refused):",
+        "if may_have_it:",
+        (
+            "tests/core/test_storage_repair.py::test_node_does_not_lead_while_the_logs_of_the_others_end_within_its_hole",
+        ),
+    ),
+    Mutant(
         "a primary of an epoch that is over is not followed",
         "anabranch.core.log_following:Following._hear",
         "if message.epoch < standing.epoch or standing.is_primary:",

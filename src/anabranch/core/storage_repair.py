@@ -148,10 +148,13 @@ class Repairs:
         It would give a second place to a frame that is in a hole. A node that is away may have
         what no other has, until it has refused too. What lies in a hole behind the high-water mark,
         and was never on any other disk, is not settled: it is taken back with all that follows.
+
+        If the logs of the others end within a hole, this node cannot lead them across it. One of
+        them has to lead, and what it has replaces the hole (log_following.py).
         """
         refused = [repair.refused.get(hole.start, {}) for hole in repair.known]
         may_have_it = any(node not in by for by in refused for node in others)
-        if may_have_it:
+        if may_have_it or _end_within(repair, refused):
             return repair.log.mend(True, now)
         never_had = [
             hole.start
@@ -206,6 +209,19 @@ class Repairs:
 def _hole(repair: _Repair) -> Missing:
     """Return the hole whose entries are asked for."""
     return repair.known[repair.turn % len(repair.known)]
+
+
+def _end_within(repair: _Repair, refused: Sequence[dict[NodeId, int]]) -> bool:
+    """Tell whether the longest log of the others ends within a hole, and has all that is settled.
+
+    What follows there in this log was on no other disk.
+    """
+    high = repair.log.standing.high
+    longest = [max(by.values(), default=0) for by in refused]
+    return any(
+        hole.start < length < hole.end and high <= length
+        for hole, length in zip(repair.known, longest, strict=True)
+    )
 
 
 def _left(missing: Sequence[Missing]) -> int:
