@@ -16,6 +16,7 @@ from anabranch.core.store import (
     Copy,
     Fill,
     HashAt,
+    HolesIn,
     Page,
     Promise,
     Settle,
@@ -353,6 +354,24 @@ def test_world_with_a_hole_around_the_high_water_mark_goes_on(seed: int) -> None
     placed = [frame for _, frame in world.log(0)]
     assert placed[:high] == [entry.frame for entry in log.entries[:high]], "what was settled stays"
     assert set(frames) <= set(placed)
+
+
+def test_primary_whose_write_finds_a_hole_places_nothing_while_the_holes_are_looked_up() -> None:
+    desk, frames, _ = damaged(3, lost=(1,))
+    desk.tell(Damaged(PART))
+    [find] = [each for each in desk.finds if type(each.query) is HolesIn]
+    other = Chain(PUBLISHERS[1])
+    missing, late = other.frame(), other.frame()
+    desk.take(late)
+    desk.save()
+    assert [(hole.start, hole.end) for hole in desk.state.missing] == [(1, 2)]
+    assert find in desk.finds
+    assert desk.status.primary is None
+    desk.wait(1.0)
+    desk.save()
+    assert desk.log == [frames[0], frames[2]], "what is missing before it may come yet"
+    assert desk.state.held == 1
+    assert missing not in desk.log
 
 
 def elect(desk: Desk) -> None:

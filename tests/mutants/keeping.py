@@ -78,7 +78,7 @@ KEEPING = (
     ),
     Mutant(
         "a log with a hole does not lead",
-        "anabranch.core.part_log:PartLog.mend",
+        "anabranch.core.part_log:PartLog._begin_mending",
         "self.standing.step_down()",
         "assert self.standing.is_primary",
         (

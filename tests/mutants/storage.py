@@ -265,6 +265,15 @@ STORAGE = (
         ),
     ),
     Mutant(
+        "a primary whose write finds a hole places nothing",
+        "anabranch.core.part_log:PartLog._saved",
+        "if len(standing.members) > 1 and _has_new_hole(before.missing, state.missing):",
+        "if len(standing.members) < 0:",
+        (
+            "tests/core/test_storage_repair.py::test_primary_whose_write_finds_a_hole_places_nothing_while_the_holes_are_looked_up",
+        ),
+    ),
+    Mutant(
         "a primary of an epoch that is over is not followed",
         "anabranch.core.log_following:Following._hear",
         "if message.epoch < standing.epoch or standing.is_primary:",

@@ -7,7 +7,7 @@ form by themselves. A write that fails has done nothing, and all that was in it 
 
 import random
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from itertools import chain
 
@@ -176,10 +176,14 @@ class PartLog:
             return []
         self.is_mending = is_mending
         if is_mending:
-            self._election.cancel()
-        if is_mending and self.standing.is_primary and len(self.standing.members) > 1:
-            self.standing.step_down()
+            self._begin_mending()
         return self._after([], now)
+
+    def _begin_mending(self) -> None:
+        self.is_mending = True
+        self._election.cancel()
+        if self.standing.is_primary and len(self.standing.members) > 1:
+            self.standing.step_down()
 
     def lacks(self, missing: tuple[Missing, ...]) -> None:
         """Learn which offsets the disk lacks."""
@@ -494,6 +498,10 @@ class PartLog:
             return []
         if not self.is_active:
             return self._after([], now)
+        if len(standing.members) > 1 and _has_new_hole(before.missing, state.missing):
+            # No frame gets a place before the others were asked: it may lie in the hole, or follow
+            # a frame that does. Repairs says when that is over.
+            self._begin_mending()
         placed = next((rows for part, rows in event.placed if part == self.part), ())
         effects = self._election.wrote() if saving.is_promise else []
         effects += self._leading.lead(now)
@@ -566,6 +574,14 @@ class PartLog:
             **self.asks.sizes(),
             **self.recovery.sizes(),
         }
+
+
+def _has_new_hole(before: Sequence[Missing], missing: Sequence[Missing]) -> bool:
+    """Tell whether one of some holes was not, or not whole, within one of the holes before."""
+    return any(
+        not any(each.start <= hole.start and hole.end <= each.end for each in before)
+        for hole in missing
+    )
 
 
 def _is_due(at: float | None, now: float) -> bool:
