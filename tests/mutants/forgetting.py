@@ -4,6 +4,7 @@ from mutants.mutation import Mutant
 
 RECOVERY = "tests/core/test_log_recovery.py::"
 MARKS = "tests/core/test_log_marks.py::"
+FORGETTING_NODES = "tests/sim/test_disk_faults_forgetting.py::"
 RECORD = "tests/live/storage/test_record.py::"
 
 FORGETTING = (
@@ -99,7 +100,10 @@ FORGETTING = (
         "anabranch.core.log_recovery:Recovery.take",
         "self._remember(answer.mark.epoch, answer.mark.length)",
         "pass",
-        (f"{RECOVERY}test_own_mark_of_later_proves_that_a_node_was_restored_from_an_old_copy",),
+        (
+            f"{RECOVERY}test_own_mark_of_later_proves_that_a_node_was_restored_from_an_old_copy",
+            f"{FORGETTING_NODES}test_old_backup_that_nobody_flagged_is_known_from_the_marks_of_others",
+        ),
     ),
     Mutant(
         "marks before the recorded promise say nothing",
@@ -129,7 +133,10 @@ FORGETTING = (
         "anabranch.core.log_recovery:Recovery._accept",
         "if is_early or is_unknown or lost is None:",
         "if lost is None:",
-        (f"{RECOVERY}test_loss_is_not_accepted_while_another_node_has_more",),
+        (
+            f"{RECOVERY}test_loss_is_not_accepted_while_another_node_has_more",
+            f"{FORGETTING_NODES}test_two_of_three_that_forgot_accept_no_loss_while_the_third_has_all",
+        ),
     ),
     Mutant(
         "marks of an accepted loss are void",
@@ -138,7 +145,29 @@ FORGETTING = (
         "pass",
         (
             f"{RECOVERY}test_forgetful_nodes_copy_from_each_other_without_a_leader_until_a_loss_is_accepted",
+            f"{FORGETTING_NODES}test_two_of_three_that_forgot_without_the_third_go_on_after_accept_loss",
         ),
+    ),
+    Mutant(
+        "an accepted loss is recorded",
+        "anabranch.core.log_record:_told",
+        "losses = (*record.losses, write.loss)[-MAX_LOSSES:]",
+        "losses = record.losses",
+        (f"{FORGETTING_NODES}test_only_node_that_forgot_gives_no_offset_until_accept_loss",),
+    ),
+    Mutant(
+        "where nobody leads, forgetful nodes copy from the node that has most",
+        "anabranch.core.log_recovery:Recovery._best",
+        "best, source = (told.log_epoch, told.length), node",
+        "pass",
+        (f"{FORGETTING_NODES}test_two_of_three_that_forgot_wait_for_the_third_and_lose_nothing",),
+    ),
+    Mutant(
+        "a log below its record passes no page for the end of all",
+        "anabranch.core.log_standing:Standing.is_unsure",
+        "return self.is_recovering or (has_just_come and not is_alone)",
+        "return has_just_come and not is_alone",
+        (f"{FORGETTING_NODES}test_only_node_that_forgot_gives_no_offset_until_accept_loss",),
     ),
     Mutant(
         "a contradicted log is replaced",

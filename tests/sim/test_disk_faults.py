@@ -105,6 +105,15 @@ def test_forgetful_disks_of_a_minority_lose_nothing(kind: str) -> None:
     assert town.checker.receipts > 20
 
 
+def test_old_backups_that_nobody_flagged_lose_nothing_where_all_others_know() -> None:
+    town = Town(backup_restored_every_s=2.0, unflagged=1.0, forgets_for_s=1.0)
+    town.run()
+    assert town.mishaps.counts["unflagged backups"] > 2
+    town.settle()
+    assert town.checker.violations == []
+    assert town.checker.receipts > 20
+
+
 def test_one_node_at_a_time_has_forgotten_something() -> None:
     town = Town(tail_lost_every_s=0.3, forgets_for_s=2.0)
     worst = 0

@@ -1,5 +1,7 @@
 """Disks: what is stored survives a crash, what was on its way to the disk does not."""
 
+import pytest
+
 from anabranch.core.ids import NodeId
 from anabranch.core.machine import (
     Answered,
@@ -11,10 +13,14 @@ from anabranch.core.machine import (
     Store,
     Stored,
     Wakeup,
+    Write,
 )
-from anabranch.sim.disks import WRITE_S
+from anabranch.core.store import Copy, Promise, Truncate
+from anabranch.sim.disks import WRITE_S, Disk
 from anabranch.sim.network import Application, Constant, Observer, SimNode
 from anabranch.sim.simulator import START_AT, Simulator
+from machines import PART
+from storage_logs import Log, entries
 
 NODE, AUTHOR = NodeId(b"n" * 20), NodeId(b"a" * 20)
 CHANGE = Store(7, "network", 3, b"a change")
@@ -63,6 +69,32 @@ def test_a_crash_loses_what_was_on_its_way_and_keeps_what_was_stored() -> None:
     sim.run(START_AT + 1)
     assert node.disk.rows == [("network", 2, b"older")]
     assert reborn.saw == []
+
+
+@pytest.mark.parametrize(("steps", "length"), [(0, 4), (1, 4), (2, 2)])
+def test_power_cut_between_log_and_record_leaves_no_log_below_its_record(
+    steps: int, length: int
+) -> None:
+    disk, log = Disk(), Log(entries(1, 4))
+    disk.write(Write(1, (Copy(PART, 0, tuple(log.entries)), Promise(PART, 1, NODE))))
+    disk.begin(Write(2, (Truncate(PART, 2), Promise(PART, 2, NODE))))
+    disk.begin(Write(3, (Truncate(PART, 1),)))
+    disk.steps_at_crash = lambda: steps
+    disk.crash()
+    [state] = disk.logs.states()
+    assert (state.length, state.owed, state.is_restored) == (length, (0, 0), False)
+    assert state.epoch == 1 + (steps == 2)
+    disk.logs.forget(PART, 1)
+    [state] = disk.logs.states()
+    assert (state.length, state.owed) == (1, (0, length)), "opened again, the record was raised"
+
+
+def test_power_cut_while_the_disk_is_full_leaves_all_as_it_was() -> None:
+    disk = Disk()
+    disk.begin(Write(1, (Promise(PART, 1, NODE),)))
+    disk.problem, disk.steps_at_crash = "full", lambda: 2
+    disk.crash()
+    assert disk.logs.states() == []
 
 
 def test_a_disk_that_fails_says_so_and_keeps_nothing() -> None:

@@ -4,7 +4,17 @@ import pytest
 
 from anabranch.core.ids import number_of
 from anabranch.core.messages.storage import MAX_NUMBER, Selection, Span
-from anabranch.core.store import Copy, HashAt, Keep, NamesIn, Order, OrderHeld, Page, Truncate
+from anabranch.core.store import (
+    Copy,
+    GoneError,
+    HashAt,
+    Keep,
+    NamesIn,
+    Order,
+    OrderHeld,
+    Page,
+    Truncate,
+)
 from anabranch.sim.rot import Rot
 from anabranch.sim.stores import MemoryStore
 from machines import PART, SIGNERS, START, Chain
@@ -63,9 +73,11 @@ def test_scrub_finds_everything_and_held_rows_vanish() -> None:
 def test_held_frames_that_are_placed_from_the_disk_are_read_first() -> None:
     logs, rot, frames = store(1, held=2)
     rot.add(PART, name_of(frames[1]))
-    writes = [OrderHeld(PART, 1, MS, 9)]
-    rot.write(writes)
-    logs.write(writes)
+    both = [OrderHeld(PART, 1, MS, (name_of(frames[1]), name_of(frames[2])))]
+    rot.write(both)
+    with pytest.raises(GoneError):
+        logs.write(both)
+    logs.write([OrderHeld(PART, 1, MS, (name_of(frames[2]),))])
     assert [row.entry.frame for row in logs.find(ALL).placed] == [frames[0], frames[2]]
 
 

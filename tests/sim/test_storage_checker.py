@@ -62,6 +62,19 @@ def test_a_good_run_gives_no_complaint() -> None:
     assert bench.checker.figures()["settled"] == 10
 
 
+def test_accepted_loss_is_asked_for_no_more_and_what_lies_before_it_is() -> None:
+    bench = Bench()
+    bench.checker.accept_loss(bench.part, 6, 10)
+    for node in bench.cluster.storage:
+        node.disk.logs.forget(bench.part, 6)
+    bench.checker.bounds()
+    bench.checker.settled()
+    assert bench.checker.violations == []
+    bench.cluster.storage[0].disk.logs.forget(bench.part, 5)
+    bench.checker.settled()
+    assert any("acknowledged" in each for each in bench.checker.violations)
+
+
 def test_logs_of_many_pages_are_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
     monkeypatch.setattr(stores, "MAX_PAGE_FRAMES", 3)

@@ -7,6 +7,10 @@ disk. At a crash, a write that is under way is done or not done.
 A node forgets only after a crash: the end of its logs, while their records stay; or all that came
 after a backup, with the records. A minority of the nodes may have forgotten something at a time,
 and only while no row is damaged elsewhere.
+
+An operator may restore a backup and not say so. That is safe if all other nodes have the log of the
+node that is restored, and its mark of the same epoch: the node learns from any of them that its
+backup is old. Only then is a backup restored in this way.
 """
 
 import random
@@ -17,13 +21,20 @@ import msgspec
 from anabranch.core.ids import NodeId, StreamPart
 from anabranch.core.machine import Damaged
 from anabranch.core.messages.storage import FrameName
-from anabranch.core.store import Missing, Rank
+from anabranch.core.store import LogState, Missing, Rank
 from anabranch.sim.disks import READ_S, WRITE_S
 from anabranch.sim.network import SimNode
 from anabranch.sim.simulator import Simulator
 from anabranch.sim.stores import MemoryStore
 
-DISK_KINDS = ("rotten rows", "slow disks", "unreadable disks", "lost tails", "restored backups")
+DISK_KINDS = (
+    "rotten rows",
+    "slow disks",
+    "unreadable disks",
+    "lost tails",
+    "restored backups",
+    "unflagged backups",
+)
 TOLD_EVERY_S = 1.0  # how often a storage node looks whether its disk has found damage
 
 
@@ -46,6 +57,7 @@ class DiskFaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tail_messages: int = 100  # at most
     backup_restored_every_s: float = 0.0  # a storage node crashes, and has an old backup then
     backup_every_s: float = 5.0  # how often one is made
+    unflagged: float = 0.0  # probability: the operator does not say so, where the others know
     forgets_for_s: float = 3.0  # how long the node is down
 
 
@@ -85,6 +97,7 @@ class DiskMishaps:
             return
         for node in self._storage:
             node.disk.done_at_crash = self._done_at_crash
+            node.disk.steps_at_crash = self._steps_at_crash
         repeat(faults.row_rots_every_s, lambda: self._rot(1, later))
         repeat(faults.page_lost_every_s, lambda: self._rot(faults.page_rows, later))
         repeat(faults.slow_every_s, lambda: self._slow(later))
@@ -185,12 +198,27 @@ class DiskMishaps:
             node.disk.logs.forget(state.part, max(state.start, state.length - lost))
 
     def _restore(self, node: SimNode) -> None:
-        """Put an old backup in the place of the node's folder; the operator says so, as a rule."""
+        """Put an old backup in the place of the node's folder; the operator may not say so."""
         backup = self._backups.get(node.id)
-        if backup is not None:
-            self._counts["restored backups"] += 1
-            node.disk.logs.restore(backup)
+        if backup is None:
+            return
+        is_flagged = not (self._rng.random() < self._faults.unflagged and self._is_known(node))
+        self._counts["restored backups" if is_flagged else "unflagged backups"] += 1
+        node.disk.logs.restore(backup)
+        if is_flagged:
             node.disk.logs.require_recovery()
+
+    def _is_known(self, node: SimNode) -> bool:
+        """Tell whether all others have the logs of a node, and its marks of the same epochs."""
+        others = [each for each in self._storage if each is not node]
+        if not others or any(map(self._is_forgetful, others)):
+            return False
+        known = [{state.part: state for state in each.disk.logs.states()} for each in others]
+        return all(
+            state.part in states and knows(states[state.part], node.id, state)
+            for state in node.disk.logs.states()
+            for states in known
+        )
 
     def _back_up(self) -> None:
         for node in self._storage:
@@ -241,6 +269,18 @@ class DiskMishaps:
         while done < under_way and self._rng.random() < self._faults.done_at_crash:
             done += 1
         return done
+
+    def _steps_at_crash(self) -> int:
+        """Return how many steps of the next write are done: its record lowered, its log written."""
+        return self._rng.randrange(3) if self._faults.done_at_crash else 0
+
+
+def knows(state: LogState, node: NodeId, other: LogState) -> bool:
+    """Tell whether a storage node has the log of another one, and its mark of the same epoch."""
+    if other.epoch != other.log_epoch or state.log_epoch != other.log_epoch:
+        return False
+    is_marked = any((mark.node, mark.epoch) == (node, other.epoch) for mark in state.marks)
+    return is_marked and state.length >= other.length
 
 
 def _is_damaged(node: SimNode) -> bool:

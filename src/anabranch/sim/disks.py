@@ -30,6 +30,7 @@ class Disk:
         self.read_problem = ""  # why no log can be read, if that is so
         self.write_s, self.read_s = WRITE_S, READ_S
         self.done_at_crash: Callable[[int], int] = lambda under_way: 0
+        self.steps_at_crash: Callable[[], int] = lambda: 0  # of the first that is not done
         self._under_way: dict[int, Write] = {}
 
     def store(self, change: Store) -> str:
@@ -43,10 +44,16 @@ class Disk:
         self._under_way[write.token] = write
 
     def crash(self) -> None:
-        """Do some of the writes that are under way, in their order, and none of the others."""
+        """Do some of the writes that are under way, in their order, and some steps of the next."""
         writes, self._under_way = list(self._under_way.values()), {}
-        for write in writes[: self.done_at_crash(len(writes))]:
+        done = self.done_at_crash(len(writes))
+        for write in writes[:done]:
             self.write(write)
+        for write in writes[done : done + 1]:
+            steps = 0 if self.problem else self.steps_at_crash()
+            if steps > 1:
+                self.rot.write(write.writes)
+            self.logs.cut_power(write.writes, steps)
 
     def write(self, write: Write) -> Wrote:
         """Write to the logs of a storage node."""

@@ -190,6 +190,7 @@ def _random_disk_faults(seed: int) -> DiskFaults:
         backup_restored_every_s=maybe(5, 15, 0.3),
         backup_every_s=round(rng.uniform(1, 10), 3),
         forgets_for_s=round(rng.uniform(0.1, 6), 3),
+        unflagged=maybe(0.5, 1, 0.8),
     )
 
 

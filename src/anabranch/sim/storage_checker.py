@@ -61,6 +61,7 @@ class StorageChecker(Checker):
         self._ended: dict[int, str] = {}
         self._delivering: Deliver | None = None
         self._settled: dict[tuple[StreamPart, int], bytes] = {}  # hashes at high marks
+        self._given_up: dict[bytes, range] = {}  # by SHA-256 of a frame: offsets that are lost
         self._up_since: dict[NodeId, float] = {}
         self.in_time = StoredInTime(cluster, self.complain)
         self.histories = HistoryChecker(cluster, self.complain)
@@ -116,6 +117,8 @@ class StorageChecker(Checker):
                 self.receipts += 1
             for storage, words in word.words:
                 for held in words.holdings:
+                    if held.offset in self._given_up.get(held.digest, ()):
+                        continue
                     before = self.acknowledged.setdefault((storage, held.digest), held.offset)
                     if before != held.offset:
                         self.complain(f"{show(storage)} signed {before} and {held.offset}")
@@ -190,6 +193,25 @@ class StorageChecker(Checker):
             self.complain(f"{show(node.id)} settled {part} otherwise at {offset}")
         for key in [k for k in self._settled if k[0] == part][:-KEPT_MARKS]:
             del self._settled[key]
+
+    def accept_loss(self, part: StreamPart, start: int, end: int) -> None:
+        """Ask no more for what a log had between two offsets: an operator has given it up.
+
+        Words of before may still be on their way: nothing is asked of those either.
+        """
+        for frame, _, _, key in self.frames.values():
+            if key == part_key(part):
+                self._given_up[hashlib.sha256(frame).digest()] = range(start, end)
+        self.acknowledged = {
+            (storage, digest): offset
+            for (storage, digest), offset in self.acknowledged.items()
+            if offset not in self._given_up.get(digest, ())
+        }
+        self._settled = {
+            (other, offset): hashed
+            for (other, offset), hashed in self._settled.items()
+            if other != part or offset <= start
+        }
 
     # --- What is asked at the end ---------------------------------------------------------
 

@@ -6,6 +6,7 @@ store to the same.
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -66,6 +67,9 @@ Place = tuple[int, bytes]  # (last number, chain): a frame's name, in the order 
 
 # A frame that ends this much after the last number that is wanted may still begin before it.
 STRADDLE = 1_000 << 20
+
+# The states of the parts that were written to, and what got a place in their logs.
+Written = tuple[tuple[LogState, ...], tuple[tuple[StreamPart, tuple[Placed, ...]], ...]]
 
 
 class _Row(msgspec.Struct):
@@ -227,11 +231,17 @@ class MemoryStore:
         log = self._parts.get(part)
         return self._records.state(LogState(part) if log is None else log.state)
 
-    def write(
-        self, writes: Sequence[LogWrite]
-    ) -> tuple[tuple[LogState, ...], tuple[tuple[StreamPart, tuple[Placed, ...]], ...]]:
+    def write(self, writes: Sequence[LogWrite]) -> Written:
         """Do all of it; return the states of the parts, and what got a place in their logs."""
         self._records.keep(self._records.lowered([writes]))
+        placed = self._write_logs(writes)
+        states = [self._parts[p].state if p in self._parts else LogState(p) for p in placed]
+        self._records.keep(self._records.raised(writes, states), states)
+        told = tuple(map(self._records.state, states))
+        return told, tuple((part, tuple(rows)) for part, rows in placed.items() if rows)
+
+    def _write_logs(self, writes: Sequence[LogWrite]) -> dict[StreamPart, list[Placed]]:
+        """Write to the logs alone, all of it or nothing."""
         before = dict(self._parts)
         if any(
             type(write) in (Copy, OrderHeld) for write in writes[1:]
@@ -244,19 +254,14 @@ class MemoryStore:
             self._parts = before
             raise
 
-    def _write(
-        self, writes: Sequence[LogWrite]
-    ) -> tuple[tuple[LogState, ...], tuple[tuple[StreamPart, tuple[Placed, ...]], ...]]:
+    def _write(self, writes: Sequence[LogWrite]) -> dict[StreamPart, list[Placed]]:
         placed: dict[StreamPart, list[Placed]] = {}
         for write in writes:
             log = self._parts.setdefault(write.part, _PartLog(write.part))
             placed.setdefault(write.part, []).extend(_WRITERS[type(write)](log, write))
             if type(write) is Delete:
                 del self._parts[write.part]
-        states = [self._parts[p].state if p in self._parts else LogState(p) for p in placed]
-        self._records.keep(self._records.raised(writes, states), states)
-        told = tuple(map(self._records.state, states))
-        return told, tuple((part, tuple(rows)) for part, rows in placed.items() if rows)
+        return placed
 
     def find(self, query: LogQuery) -> Answer:
         """Look something up."""
@@ -283,6 +288,19 @@ class MemoryStore:
         return _by_offset(log, query)
 
     # --- What a disk may do ---------------------------------------------------------------
+
+    def cut_power(self, writes: Sequence[LogWrite], steps: int) -> None:
+        """Do the first steps of a write and no more, and open logs and records again.
+
+        The first step is to lower the records, the second is to write to the logs. The third, which
+        raises the records, is not done.
+        """
+        if steps > 0:
+            self._records.keep(self._records.lowered([writes]))
+        if steps > 1:
+            with suppress(DivergedError, GoneError):
+                self._write_logs(writes)
+        self._open()
 
     def forget(self, part: StreamPart, length: int) -> None:
         """Let the end of a log be lost, from the first frame that passes this length on.

@@ -303,6 +303,7 @@ def _order_held(logs: Logs, log: PartLog, write: OrderHeld) -> list[Placed]:
         frame = good.pop(key, None)
         if frame is not None:
             rows.append((peek(frame), Entry(write.epoch, write.placed_ms, frame, mark)))
+            placed.add(key)  # it may be named twice
         elif key not in placed:
             raise GoneError(write.part, name)
     return logs.place(log, rows)
