@@ -208,7 +208,8 @@ def security_page(page: str) -> str:
         row = mutant.row
         assert row is not None
         who = f"**{row.who}**" if row.who != before else ""
-        rows += f"| {who} | {row.tries} | {row.outcome} | `{mutant.tests[0]}` |\n"
+        test = mutant.tests[0].partition("[")[0]
+        rows += f"| {who} | {row.tries} | {row.outcome} | `{test}` |\n"
         before = row.who
     return page[:at] + rows + page[page.index("\n\n", at - 1) + 1 :]
 

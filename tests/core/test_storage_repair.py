@@ -227,6 +227,11 @@ def test_log_whose_holes_cannot_be_read_is_not_called_repaired() -> None:
     found = desk.wait(0.2) + desk.look()
     assert [notice.kind for notice in of(Notice, found)] == ["damaged"]
     assert sent(AskEntries, found) != []
+    desk.tell(Damaged(PART))  # again, while the hole is known
+    [find] = desk.finds
+    desk.finds = []
+    assert of(Notice, desk.tell(Found(find.token, Answer(problem="the disk cannot be read")))) == []
+    assert desk.machine.sizes()["repairs"][0] == 1
 
 
 def test_node_with_a_hole_does_not_lead_while_one_that_is_away_may_have_it() -> None:

@@ -122,7 +122,7 @@ def test_the_last_of_a_chain_is_found_although_others_go_on_and_come_late() -> N
         (frame,) = publish(chain, 1, world.now + at / 10)
         world.later(at / 10 + 0.3, lambda frame=frame: world.keep(frame))
         world.later(at / 10 + 1.5, lambda frame=frame: world.come(frame))
-    lost = publish(quiet, 5, START + 50)
+    lost = publish(quiet, 5, START + 50.05)  # no other message has their numbers
     world.later(50.0, lambda: world.keep(*lost))
     world.run(50.0 + SLOW_S + LAG_S)
     assert set(numbers_of(*lost)) <= set(app.numbers)
@@ -136,7 +136,7 @@ def test_in_a_busy_part_something_that_did_not_come_is_found_as_well() -> None:
         (frame,) = publish(chain, 1, world.now + second)
         world.later(second, lambda frame=frame: world.come(frame))
         world.later(second + 0.3, lambda frame=frame: world.keep(frame))
-    lost = publish(quiet, 5, START + 50)
+    lost = publish(quiet, 5, START + 50.05)  # no other message has their numbers
     world.later(50.0, lambda: world.keep(*lost))
     world.run(50.0 + SLOW_S)
     assert set(numbers_of(*lost)) <= set(app.numbers)

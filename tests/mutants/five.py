@@ -1,4 +1,7 @@
-"""The five faults of storage that simulated disks were built to see, each brought back."""
+"""The five faults of storage that simulated disks were built to see, each brought back.
+
+The second of them, placing frames in the order in which they come, is with its like in order.py.
+"""
 
 from mutants.mutation import Mutant
 
@@ -21,6 +24,26 @@ FIVE = (
         "if answer.problem and answer.lacking:",
         (
             "tests/core/test_storage_repair.py::test_log_whose_holes_cannot_be_read_is_not_called_repaired",
+        ),
+    ),
+    Mutant(
+        "damage that was found is repaired",
+        "anabranch.core.storage_repair:Repairs.add",
+        "return [self._disk.find(HolesIn(log.part), partial(self._found, repair))]",
+        "return []",
+        (
+            "tests/core/test_storage_repair.py::test_a_damaged_frame_is_named_asked_of_another_and_filled_in_again",
+        ),
+        scenario="random-storage",
+        seeds=100,
+    ),
+    Mutant(
+        "one damaged row does not take a whole page away",
+        "anabranch.core.storage_resends:Resends._found",
+        "if answer.problem or not log.is_active or _lacks_end(resend.selection, answer, log, now):",
+        "if answer.problem or answer.missing or not log.is_active:",
+        (
+            "tests/core/test_storage_repair.py::test_a_damaged_frame_is_named_asked_of_another_and_filled_in_again",
         ),
         scenario="random-storage",
         seeds=100,

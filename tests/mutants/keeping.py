@@ -115,7 +115,7 @@ KEEPING = (
         "anabranch.live.storage.sqlite:SqliteLogStore.scrub_rows",
         "if log is not None and named_in(log.seed, row) is None:",
         "if log is None:",
-        ("tests/live/storage/test_damage.py::test_sectors_of_zeros_are_found_and_mended",),
+        ("tests/live/storage/test_scrub.py::test_a_scrub_finds_what_nobody_reads",),
     ),
     Mutant(
         "a reader says what all storage nodes lack",

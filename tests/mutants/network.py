@@ -54,7 +54,7 @@ NETWORK = (
         "self._receive(position.to_bytes(NONCE_BYTES), tag, message)",
         "assert len(tag) == MAC_BYTES",
         (
-            "tests/live/transports/test_connection_on_path.py::test_any_altered_byte_of_a_control_message_ends_the_link",
+            "tests/live/transports/test_connection_on_path.py::test_any_altered_byte_of_a_control_message_ends_the_link[6]",
         ),
         row=Row(SOMEBODY_ON_THE_PATH, "alters a control message", "the same"),
     ),
@@ -64,7 +64,7 @@ NETWORK = (
         "COVERED_BYTES = 2_048  # of a data packet",
         "COVERED_BYTES = 8",
         (
-            "tests/live/transports/test_connection_on_path.py::test_any_altered_byte_of_a_data_message_ends_the_link",
+            "tests/live/transports/test_connection_on_path.py::test_any_altered_byte_of_a_data_message_ends_the_link[88]",
         ),
         row=Row(
             SOMEBODY_ON_THE_PATH,
