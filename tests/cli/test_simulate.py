@@ -50,7 +50,7 @@ def test_the_trace_is_written_where_it_was_asked_for(small: Path, suffix: str) -
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["no-such-scenario"], "one of byzantine, city, quiet, storage, storm, trust"),
+        (["no-such-scenario"], "one of byzantine, calm, city, quiet, rot, storage, storm, trust"),
         (["quiet", "--trace", "trace.csv"], "ends in .jsonl or .parquet"),
         (["quiet", "--trace", "no/such/folder/t.jsonl"], "No such file or directory"),
     ],
@@ -94,6 +94,8 @@ def test_a_typing_mistake_in_a_file_names_the_field(tmp_path: Path) -> None:
 def test_a_broken_rule_is_told_and_is_the_exit_code(
     small: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # With duplicates the run is not calm: messages that are lost count, and nothing else.
+    small.write_text(f"{SMALL}\n[faults.packets]\nduplication = 0.01\n")
     # Nodes that pass nothing on leave those without a message who are not its neighbours.
     monkeypatch.setattr("anabranch.overlays.RandomRegular.carry", lambda *args: [])
     result = CliRunner().invoke(app, ["simulate", str(small)])

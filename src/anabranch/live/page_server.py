@@ -105,6 +105,9 @@ class PageServer:
             for gate in list(self.waiting):
                 gate.end("stopped")
             await runner.cleanup()
+            for gate in list(self.gates):  # those whose answers are not taken
+                gate.end("stopped")
+            await asyncio.sleep(0)  # sockets close in the next turn of the loop
 
     @property
     def figures(self) -> Collector:

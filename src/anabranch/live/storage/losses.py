@@ -3,34 +3,40 @@
 Whoever may write to the folder of a storage node may decide that.
 """
 
+import secrets
 from pathlib import Path
 
 from anabranch.core.store import LogState, Loss, StoreError
 from anabranch.live.storage.sqlite import load_states
 
 REQUEST = "accept-loss-request"
-MAX_REQUEST_BYTES = 1 << 20
+MAX_REQUEST_BYTES = 4_096
+MAX_REQUESTS = 100  # that are taken at a time
 
 
 def request_loss(folder: Path, stream: str) -> None:
-    """Ask the node that runs in a folder to go on without what its disk has forgotten."""
-    with (folder / REQUEST).open("a") as file:
-        file.write(f"{stream}\n")
+    """Ask the node that runs in a folder to go on without what its disk has forgotten.
+
+    The request appears under its name as a whole, since the node may look at any moment.
+    """
+    name = f"{REQUEST}-{secrets.token_hex(8)}"
+    written = folder / f".{name}"
+    written.write_text(f"{stream}\n")
+    written.replace(folder / name)
 
 
 def taken_requests(folder: Path) -> list[str]:
     """Return the streams of which losses are accepted, once."""
-    path = folder / REQUEST
-    if not path.exists():
-        return []
-    taken = path.with_name(f"{REQUEST}-taken")
-    try:
-        path.replace(taken)
-        text = taken.read_bytes()[:MAX_REQUEST_BYTES].decode(errors="replace")
-        taken.unlink(missing_ok=True)
-    except OSError:
-        return []
-    return list(dict.fromkeys(text.split()))
+    streams: dict[str, None] = {}
+    for path in sorted(folder.glob(f"{REQUEST}-*"))[:MAX_REQUESTS]:
+        try:
+            with path.open("rb") as file:
+                text = file.read(MAX_REQUEST_BYTES).decode(errors="replace")
+            path.unlink()
+        except OSError:
+            continue
+        streams |= dict.fromkeys(text.split())
+    return list(streams)
 
 
 def forgotten(folder: Path, stream: str) -> list[LogState]:
