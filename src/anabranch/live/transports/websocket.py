@@ -32,6 +32,8 @@ __all__ = ["Limits", "Timing", "WebSocketTransport"]
 ANY_HOST = ("", "0.0.0.0", "::")
 DEFAULT_LIMITS = Limits()
 DEFAULT_TIMING = Timing()
+# Turns of the loop until a socket that was accepted before the end is known, and can be closed.
+ACCEPTING_TURNS = 3
 
 
 class WebSocketTransport:
@@ -134,6 +136,8 @@ class WebSocketTransport:
         self._stopping = True
         if self._server is not None:
             self._server.close()
+            for _ in range(ACCEPTING_TURNS):
+                await asyncio.sleep(0)
         self._links.close()
         for wire in list(self._wires):
             if wire.listener is None:
