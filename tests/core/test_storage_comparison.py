@@ -103,6 +103,18 @@ def test_frames_of_a_publisher_that_has_gone_come_from_whoever_has_them() -> Non
     assert sorted(desk.log) == sorted([*ours, *theirs])
 
 
+def test_frames_of_an_equal_range_between_two_that_differ_are_not_asked_for() -> None:
+    desk, frames = ComparingDesk(), made(200)
+    desk.take(*frames[5:-5])
+    desk.settle()
+    asked = desk.talk(with_frames(frames), ROUND_S)
+    wanted = [(ask.low, ask.high) for ask in asked if type(ask) is AskLacking]
+    middle = peek(frames[100]).last
+    assert len(wanted) >= 2
+    assert not any(low <= middle <= high for low, high in wanted)
+    assert sorted(desk.log) == sorted(frames)
+
+
 def test_where_nothing_is_lacking_no_frame_is_asked_for() -> None:
     desk, member, chain = ComparingDesk(), Member(), Chain(PUBLISHERS[0])
     for _ in range(200):

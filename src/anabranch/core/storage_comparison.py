@@ -339,11 +339,15 @@ class Comparisons:
             return []
         pending = sorted(log.pending_names())
         floor = number_of(answer.floor_ms, 0) if self._retention.is_size_bound else 0
+        joins = False  # an equal range lies between two groups: its frames are not asked for
         for claim, found in zip(round_.ranges, answer.names, strict=True):
             waiting = between(pending, claim.low, claim.high)
             ours = sorted({*found, *waiting}) if waiting else found
             if claim.high > floor and (len(ours), digest_of(ours)) != (claim.count, claim.digest):
-                _add(round_.groups, claim, ours, floor)
+                _add(round_.groups, claim, ours, floor, joins)
+                joins = True
+            else:
+                joins = False
         if round_.groups and self._is_fetching(log.part):  # others may bring the same frames
             del self._rounds[round_.pair.peer]
             round_.pair.due_at = now + TICK_S
@@ -477,12 +481,14 @@ def _check(report: Ranges, cursor: int) -> None:
         raise RemoteError("wrong-ranges", f"{count} frames, cursor {report.cursor}")
 
 
-def _add(groups: list[_Group], claim: FrameRange, ours: Names, floor: int) -> None:
-    """Add a range that differs to those that are asked for, together with the one before it."""
+def _add(
+    groups: list[_Group], claim: FrameRange, ours: Names, floor: int, joins: bool = True
+) -> None:
+    """Add a range that differs to those that are asked for; it may join the one before it."""
     is_cut = claim.low <= floor or len(ours) >= claim.count + SPARE_NAMES
     required = 0 if is_cut else max(0, claim.count - len(ours))
     known = list(ours[:MAX_NAMED])
-    last = groups[-1] if groups else None
+    last = groups[-1] if groups and joins else None
     if last is not None and last.claimed + claim.count <= MAX_NAMED >= len(last.known) + len(known):
         last.high, last.claimed = claim.high, last.claimed + claim.count
         last.required += required
