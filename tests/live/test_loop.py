@@ -1,7 +1,9 @@
 """How our processes run and end, in real ones."""
 
 import asyncio
+import gc
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from anabranch.live.loop import run
+from anabranch.live.loop import close_server, run
 from support import processes
 from support.waiting import limit
 
@@ -104,3 +106,23 @@ def test_what_a_coroutine_raises_is_raised() -> None:
 
     with pytest.raises(KeyError, match="lost"):
         run(main())
+
+
+@pytest.mark.parametrize("turns", range(4))
+def test_server_that_closes_leaves_no_accepted_socket_open(turns: int) -> None:
+    class Aborting(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            assert isinstance(transport, asyncio.Transport)
+            transport.abort()
+
+    async def main() -> None:
+        server = await asyncio.get_running_loop().create_server(Aborting, "127.0.0.1", 0)
+        with socket.create_connection(server.sockets[0].getsockname()):
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await close_server(server)
+            await asyncio.sleep(0)
+            await server.wait_closed()
+
+    asyncio.run(main())
+    gc.collect()  # a socket that is left open warns, which fails the test

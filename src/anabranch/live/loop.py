@@ -13,6 +13,8 @@ from anabranch.live.descriptors import raise_limit
 
 T = TypeVar("T")
 
+ACCEPTING_TURNS = 3  # of the loop, until the protocol of an accepted socket knows of it
+
 
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end on the fastest loop there is, with all descriptors there are."""
@@ -22,6 +24,20 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     import uvloop
 
     return uvloop.run(main)
+
+
+async def close_server(server: asyncio.Server) -> None:
+    """Stop listening once every accepted socket has reached its protocol.
+
+    The loop of asyncio never closes a socket that it accepted in the turn before its server closes.
+    """
+    loop = asyncio.get_running_loop()
+    if isinstance(loop, asyncio.SelectorEventLoop):
+        for listening in server.sockets:
+            loop.remove_reader(listening.fileno())
+        for _ in range(ACCEPTING_TURNS):
+            await asyncio.sleep(0)
+    server.close()
 
 
 def ending(with_parent: bool = False) -> asyncio.Event:

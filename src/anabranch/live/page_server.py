@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 from anabranch.core.errors import LocalError
 from anabranch.live.address import MAX_PORT
 from anabranch.live.descriptors import current_limit, share_of_pages
+from anabranch.live.loop import close_server
 from anabranch.live.transports.limits import Prefix, is_loopback, is_within, place_of
 
 STOP_S = 5.0  # how long requests under way may take when it stops
@@ -99,7 +100,7 @@ class PageServer:
     async def stop(self) -> None:
         """Stop listening, and let requests under way end."""
         if self._server is not None:
-            self._server.close()
+            await close_server(self._server)
         if self._runner is not None:
             runner, self._runner = self._runner, None
             for gate in list(self.waiting):

@@ -18,6 +18,7 @@ from anabranch.core.machine import DialCheck
 from anabranch.core.messages.tracker import MAX_ADDRESS_LENGTH
 from anabranch.live.address import MAX_PORT
 from anabranch.live.descriptors import current_limit, fit
+from anabranch.live.loop import close_server
 from anabranch.live.transports import LinkOwner, TransportError
 from anabranch.live.transports.checks import Check, Targets
 from anabranch.live.transports.connection import Connection
@@ -32,8 +33,6 @@ __all__ = ["Limits", "Timing", "WebSocketTransport"]
 ANY_HOST = ("", "0.0.0.0", "::")
 DEFAULT_LIMITS = Limits()
 DEFAULT_TIMING = Timing()
-# Turns of the loop until a socket that was accepted before the end is known, and can be closed.
-ACCEPTING_TURNS = 3
 
 
 class WebSocketTransport:
@@ -135,9 +134,7 @@ class WebSocketTransport:
         """Send what is queued, within a bounded time, and end every link; the owner is not told."""
         self._stopping = True
         if self._server is not None:
-            self._server.close()
-            for _ in range(ACCEPTING_TURNS):
-                await asyncio.sleep(0)
+            await close_server(self._server)
         self._links.close()
         for wire in list(self._wires):
             if wire.listener is None:
