@@ -200,11 +200,11 @@ def wire_page() -> str:
 def security_page(page: str) -> str:
     """Write the table of attacks anew, and leave the rest of the page as it is."""
     sys.path.insert(0, str(DOCS.parent / "tests"))
-    from mutants.table import ATTACKS as MUTANTS
+    from mutants import table
 
     at = page.index(ATTACKS) + len(ATTACKS)
     rows, before = "", ""
-    for mutant in MUTANTS:
+    for mutant in table.ATTACKS:
         row = mutant.row
         assert row is not None
         who = f"**{row.who}**" if row.who != before else ""

@@ -23,7 +23,7 @@ from rich.table import Table
 from anabranch.core.ids import NodeId
 from anabranch.lab.experiment import Experiment, Params, Progress, Row, Samples, Unit, unseen
 from anabranch.lab.kernels import Ints, from_all
-from anabranch.lab.pictures import save
+from anabranch.lab.pictures import draw_gains
 from anabranch.lab.topologies import links_of, topology_of
 from anabranch.lab.underlays import make_underlay
 from anabranch.sim.byzantine import Surrounding
@@ -211,21 +211,12 @@ def table(rows: Sequence[Row]) -> Table:
 
 def draw(rows: Sequence[Row], samples: Samples, path: Path) -> None:
     """Draw how the differences are spread, for each single liar, of the first number of nodes."""
-    from matplotlib.figure import Figure
-
     nodes = rows[0]["nodes"]
     mine = [row for row in rows if row["nodes"] == nodes and row["lie"] in SINGLE]
-    figure = Figure(figsize=(8, 4.5), dpi=150)
-    figure.set_layout_engine("constrained")
-    axes = figure.subplots()
     labels = [f"{row['lie']}\nmean {row['more_ms']:+.2f} ms" for row in mine]
-    axes.boxplot(list(samples[nodes]), tick_labels=labels, showmeans=True, whis=(5, 95))
-    axes.axhline(0, color="#8a8a8a", linewidth=1)
-    axes.set_ylabel("delay to the liar beyond that\nwhen it is honest, ms")
-    axes.spines[["top", "right"]].set_visible(False)
     count = mine[0]["trials"]
-    figure.suptitle(f"{EXPERIMENT.title}: one of {nodes} nodes, an hour, {count} networks")
-    save(figure, path)
+    title = f"{EXPERIMENT.title}: one of {nodes} nodes, an hour, {count} networks"
+    draw_gains(labels, samples[nodes], title, path)
 
 
 EXPERIMENT = Experiment(

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from anabranch.lab.experiment import Experiment, Params, Progress, Row, Samples, Unit, unseen
 from anabranch.lab.kernels import Ints, from_all
-from anabranch.lab.pictures import save
+from anabranch.lab.pictures import draw_gains
 from anabranch.lab.topologies import Topology, grow, topology_of
 from anabranch.lab.underlays import make_underlay
 
@@ -120,21 +120,11 @@ def table(rows: Sequence[Row]) -> Table:
 
 def draw(rows: Sequence[Row], samples: Samples, path: Path) -> None:
     """Draw how the differences are spread, for each lie, of the first number of nodes."""
-    from matplotlib.figure import Figure
-
-    nodes = rows[0]["nodes"]
+    nodes, count = rows[0]["nodes"], rows[0]["trials"]
     mine = [row for row in rows if row["nodes"] == nodes]
-    figure = Figure(figsize=(8, 4.5), dpi=150)
-    figure.set_layout_engine("constrained")
-    axes = figure.subplots()
     labels = [f"{LIES[row['lie']]}\nmean {row['more_ms']:+.2f} ms" for row in mine]
-    axes.boxplot(list(samples[nodes]), tick_labels=labels, showmeans=True, whis=(5, 95))
-    axes.axhline(0, color="#8a8a8a", linewidth=1)
-    axes.set_ylabel("delay to the liar beyond that\nwhen it is honest, ms")
-    axes.spines[["top", "right"]].set_visible(False)
-    count = rows[0]["trials"]
-    figure.suptitle(f"{EXPERIMENT.title}: one of {nodes} nodes claims..., {count} networks each")
-    save(figure, path)
+    title = f"{EXPERIMENT.title}: one of {nodes} nodes claims..., {count} networks each"
+    draw_gains(labels, samples[nodes], title, path)
 
 
 EXPERIMENT = Experiment(
